@@ -13,8 +13,14 @@ EVERY_CODE = bytes(range(256))
 
 # sha256 of audioop.lin2ulaw/lin2alaw over EVERY_SAMPLE and ulaw2lin/alaw2lin over EVERY_CODE
 DIGESTS = {
-    "mulaw": ("81d633c9e6972a18c74a58720b96cb8ca0bdd096d4060b646dd708c3b846019a", "3dab54339e520bb2c924826e3b72a917a2b612e9fd12fc867500f1d983a75827"),
-    "alaw": ("38488f6fd710f4686360edc4d38639f96c491595ef93f8eb8d62d5e07ca6ce7b", "e04788d110e58ff8c70c93b8480190d973e3b67876b6119abbaec766cc75c174"),
+    "mulaw": (
+        "81d633c9e6972a18c74a58720b96cb8ca0bdd096d4060b646dd708c3b846019a",
+        "3dab54339e520bb2c924826e3b72a917a2b612e9fd12fc867500f1d983a75827",
+    ),
+    "alaw": (
+        "38488f6fd710f4686360edc4d38639f96c491595ef93f8eb8d62d5e07ca6ce7b",
+        "e04788d110e58ff8c70c93b8480190d973e3b67876b6119abbaec766cc75c174",
+    ),
 }
 
 
