@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import Literal, Protocol, cast
 
 from tts_plugin.audio import AudioFrame
+from tts_plugin.config import EngineSettings
 from tts_plugin.errors import ConfigError, EngineUnavailable, did_you_mean
-
-if TYPE_CHECKING:
-    from tts_plugin.config import EngineSettings
-    from tts_plugin.voices import Voice
+from tts_plugin.voices import Voice
 
 Latency = Literal["low", "balanced", "quality"]
 
@@ -81,7 +80,7 @@ class Engine(Protocol):
         ...
 
 
-EngineFactory = Callable[["EngineSettings"], Engine]
+EngineFactory = Callable[[EngineSettings], Engine]
 
 # name in a voice YAML -> "module:factory", imported on first use
 ENGINES: dict[str, str] = {
@@ -102,3 +101,14 @@ def load_engine(name: str, settings: EngineSettings) -> Engine:
             f'engine "{name}" needs the package {missing.name}: pip install "sparkvoice[{name}]"'
         ) from missing
     return build(settings)
+
+
+@asynccontextmanager
+async def open_engine(name: str, settings: EngineSettings | None = None) -> AsyncIterator[Engine]:
+    """The engine called `name`, warmed up; leaving the block frees it. settings: None = the defaults."""
+    engine = load_engine(name, settings or EngineSettings())
+    try:
+        await engine.warm_up()
+        yield engine
+    finally:
+        await engine.aclose()

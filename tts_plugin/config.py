@@ -1,0 +1,184 @@
+"""The settings of the engine side: YAML, environment and arguments in, checked values out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tts_plugin.errors import ConfigError, did_you_mean
+from tts_plugin.strict_yaml import BadYaml, Document, Json, read_yaml, validated
+
+SECTIONS = ("engine", "server", "agent", "phone")  # agent and phone are checked by agent/config.py
+S = TypeVar("S", bound=BaseModel)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class HibariSettings(_Strict):
+    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn."""
+
+    gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
+    ceiling_dbfs: Annotated[float, Field(ge=-20, le=0)] = -1.5
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class ToneSettings(_Strict):
+    """rate: Hz. seconds_per_char: how long a character sounds."""
+
+    rate: Annotated[int, Field(ge=8_000, le=48_000)] = 24_000
+    seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
+
+
+class EngineSettings(_Strict):
+    """What is spoken, and by what.
+
+    voice: id of the default voice (None: the registry's own choice). voices: the user's folders,
+    earlier ones win. warm: engines made ready at start (None: the default voice's). lead_s: how far a
+    live turn is synthesised ahead of its listener. max_text_chars: of one turn.
+    """
+
+    voice: str | None = None
+    voices: tuple[Path, ...] = ()
+    warm: tuple[str, ...] | None = None
+    lead_s: Annotated[float, Field(gt=0, le=60)] = 3.0
+    max_text_chars: Annotated[int, Field(ge=1)] = 100_000
+    hibari: HibariSettings = HibariSettings()
+    tone: ToneSettings = ToneSettings()
+
+
+class ServerSettings(_Strict):
+    """The engine server's doors.
+
+    port: 0 takes a free one. token: asked of every client if set. max_contexts: per connection.
+    origins: browser origins let in besides the server's own.
+    """
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8081
+    token: Annotated[str | None, Field(min_length=1, repr=False)] = None
+    max_connections: Annotated[int, Field(ge=1)] = 64
+    max_contexts: Annotated[int, Field(ge=1)] = 32
+    origins: tuple[str, ...] = ()
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether nobody but this machine can connect to `host`."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def require_closed_door(self) -> None:
+        """Raise ConfigError if others could connect without a token."""
+        if not self.loopback_only and self.token is None:
+            raise ConfigError(
+                f"server.host {self.host} can be reached from outside: "
+                "set SPARKVOICE_TOKEN, or listen on 127.0.0.1"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything `tts_plugin` can be told. url: a running engine server (SPARKVOICE_URL), for clients.
+    document: the file as read, for the owner of its other sections."""
+
+    engine: EngineSettings
+    server: ServerSettings
+    url: str | None
+    document: Document
+
+
+def load_settings(
+    path: Path | None = None,
+    *,
+    arguments: Mapping[str, Mapping[str, Json]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+
+    Precedence: arguments ({"server": {"port": 0}}) > SPARKVOICE_* of `environ` > YAML > default.
+    Without any folder of voices named, ./voices is used where there is one.
+    """
+    env = _Environment.read(os.environ if environ is None else environ)
+    document = read_config(path)
+    given = arguments or {}
+    engine = _layered(EngineSettings, "engine", document, env.engine, given.get("engine", {}))
+    if not engine.voices and Path("voices").is_dir():
+        engine = engine.model_copy(update={"voices": (Path("voices"),)})
+    server = _layered(ServerSettings, "server", document, env.server, given.get("server", {}))
+    return Settings(engine, server, env.url, document)
+
+
+def read_config(path: Path | None = None) -> Document:
+    """The deployment's YAML (None: the bundled default) with its top-level keys checked, nothing else."""
+    document = read_yaml(bundled("configs") / "default.yaml" if path is None else path)
+    unknown = [
+        document.problem((key,), f'unknown key "{key}"{did_you_mean(key, SECTIONS)}')
+        for key in document.data
+        if key not in SECTIONS
+    ]
+    if unknown:
+        raise BadYaml(unknown)
+    return document
+
+
+def bundled(folder: Literal["voices", "configs"]) -> Traversable:
+    """The folder as shipped: inside the package when built into a wheel, beside it in a source tree."""
+    package = files("tts_plugin")
+    inside = package / "bundled" / folder
+    return inside if inside.is_dir() else Path(str(package)).parent / folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    """What SPARKVOICE_* says, by section; a variable that is empty counts as not set."""
+
+    engine: dict[str, Json]
+    server: dict[str, Json]
+    url: str | None
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> _Environment:
+        def value(name: str) -> str | None:
+            return environ.get(f"SPARKVOICE_{name}", "").strip() or None
+
+        folders = [folder for folder in (value("VOICES") or "").split(os.pathsep) if folder]
+        engine = {"voice": value("VOICE"), "voices": folders or None}
+        server = {"token": value("TOKEN")}
+        url = value("URL")
+        if url and not url.startswith(("ws://", "wss://", "http://", "https://")):
+            raise ConfigError(f'SPARKVOICE_URL "{url}" should start with ws://, wss://, http:// or https://')
+        return cls(_given(engine), _given(server), url)
+
+
+def _given(values: dict[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _layered(
+    kind: type[S], section: str, document: Document, env: Mapping[str, Json], arguments: Mapping[str, Json]
+) -> S:
+    """The section with each layer laid over the one below, and checked, so that an error names its layer."""
+    part = document.part(section)
+    settings = validated(kind, part, section)
+    data: dict[str, Json] = dict(part.data)
+    if isinstance(part.source, Path) and "voices" in data:
+        data["voices"] = [str(part.source.parent / folder) for folder in data["voices"]]
+        settings = validated(kind, Document(part.file, data), section)
+    for layer, values in (("SPARKVOICE_* environment", env), ("arguments", arguments)):
+        if values:
+            data.update(values)
+            settings = validated(kind, Document(layer, data), section)
+    return settings
