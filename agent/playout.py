@@ -90,6 +90,11 @@ class Playout:
         return not self._queue
 
     @property
+    def sounding(self) -> bool:
+        """The last block ended with samples of an utterance."""
+        return self._sounding
+
+    @property
     def heard_s(self) -> float:
         """Seconds of the current utterance handed out, silence and pauses not counted."""
         return self._queue[0].taken / self.rate if self._queue else 0.0
