@@ -28,6 +28,8 @@ Json = Any  # str, int, float, bool, None, list and dict of these: what JSON can
 Place = tuple[str | int, ...]  # keys and list indexes from the root down to a value
 T = TypeVar("T")
 
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")  # YAML can escape them, no path or JSON can hold them
+
 # YAML 1.2's core schema: 1.1, PyYAML's own, reads the language "no" as false and 22:30 as 1350
 _NULL = re.compile(r"(?:null|Null|NULL|~|)\Z")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
@@ -137,7 +139,7 @@ def validated(kind: type[T], document: Document, section: str = "") -> T:
     """
     adapter = TypeAdapter(kind)
     try:
-        return adapter.validate_json(json.dumps(document.data), strict=True)
+        return adapter.validate_json(json.dumps(document.data, default=os.fspath), strict=True)
     except ValidationError as error:
         # an unknown key comes first: it usually explains a missing one
         details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
@@ -156,8 +158,10 @@ def _problem(detail: ErrorDetails, kind: type[Any], document: Document, section:
         case "value_error":
             message = f"{name}: {detail['ctx']['error']}" if name else str(detail["ctx"]["error"])
         case _:
-            said = detail["msg"].removeprefix("Input ").removesuffix(".")
-            message = f"{name} {said[0].lower()}{said[1:]}, not {_brief(detail['input'])}"
+            subject, _, said = detail["msg"].partition(
+                " "
+            )  # "Input should be ..." or "String should have ..."
+            message = f"{name}{'' if subject == 'Input' else ':'} {said}, not {_brief(detail['input'])}"
     return document.problem(place, message)
 
 
@@ -222,7 +226,7 @@ class _Walk:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._complain(key_node, "a key should be plain text")
                 continue
-            key: str = key_node.value
+            key = self._text(key_node)
             if key in found:
                 first = self.lines[(*place, key)]
                 self._complain(key_node, f'key "{key}" is already given in line {first}')
@@ -232,7 +236,7 @@ class _Walk:
         return found
 
     def _scalar(self, node: yaml.ScalarNode) -> Json:
-        text: str = node.value
+        text = self._text(node)
         if node.tag.startswith("!") or node.tag in ("tag:yaml.org,2002:binary", "tag:yaml.org,2002:set"):
             self._complain(node, f"the tag {node.tag} is not used here")
             return None
@@ -245,6 +249,12 @@ class _Walk:
         if _BOOL.match(text):
             return text.lower() == "true"
         return self._number(node, text) if _FLOAT.match(text) else text
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text: str = node.value
+        if _UNUSABLE.search(text):
+            self._complain(node, "a character here is none that a text can hold")
+        return text
 
     def _number(self, node: yaml.Node, text: str) -> int | float | None:
         if _INT.match(text) and len(text) <= 18:
