@@ -108,7 +108,7 @@ class VoiceRegistry:
         clock: Clock = time.monotonic,
     ) -> None:
         self._folders: list[Source] = _unique([*folders, *([] if bundled is None else [bundled])])
-        self._bundled = bundled
+        self._bundled = None if bundled is None else _place(bundled)
         self._engines = frozenset(engines)
         self._default = default
         self._kinds = kinds
@@ -163,7 +163,7 @@ class VoiceRegistry:
                 if voice_id not in voices:
                     voices[voice_id] = file.voice
                     owners[voice_id] = (folder, path)
-                elif folder is not self._bundled or owners[voice_id][0] is folder:
+                elif _place(folder) != self._bundled or owners[voice_id][0] is folder:
                     first = owners[voice_id][1]
                     problems.append(
                         Problem(shown(path), None, f'id "{voice_id}" is already used by {shown(first)}')
@@ -183,16 +183,19 @@ class VoiceRegistry:
             signature = _signature(path)
             if known is not None and known.signature == signature:
                 return known
-            try:
-                voice, problems = self._parsed(read_yaml(path)), ()
-            except BadYaml as error:
-                voice, problems = kept, error.problems
+            read = self._read(path, signature, kept)
             if _signature(path) != signature:  # it is being written: the next look reads it
                 return known or _File((), None, ())
-            return _File(signature, voice, problems)
+            return read
         except OSError as error:
             problem = Problem(shown(path), None, f"cannot be read: {error.strerror or error}")
             return _File((), kept, (problem,))
+
+    def _read(self, path: Source, signature: tuple[int, ...], kept: Voice | None) -> _File:
+        try:
+            return _File(signature, self._parsed(read_yaml(path)), ())
+        except BadYaml as error:
+            return _File(signature, kept, error.problems)
 
     def _parsed(self, document: Document) -> Voice:
         engine = document.data.get("engine")
@@ -246,5 +249,5 @@ def _place(folder: Source) -> str:
 
 
 def _unique(folders: Sequence[Source]) -> list[Source]:
-    """Each folder once: ./voices of a source tree is the bundled one."""
+    """Each folder once, in the place of its last mention: ./voices of a source tree is the bundled one."""
     return list({_place(folder): folder for folder in reversed(folders)}.values())[::-1]
