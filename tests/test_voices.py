@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass
 from pathlib import Path
 from types import ModuleType
@@ -221,7 +220,7 @@ def test_an_id_used_twice_in_one_folder_is_reported_and_the_first_file_keeps_it(
 
 
 @pytest.fixture
-def two_folders(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+def two_folders(tmp_path: Path) -> tuple[Path, Path]:
     for name in ("mine", "theirs"):
         (tmp_path / name).mkdir()
         write(tmp_path / name, "ava", GOOD.format(id="ava") + f"name: {name}\n")
