@@ -36,9 +36,8 @@ def show(title: str, figures: Mapping[str, Figure], notes: Sequence[str] = ()) -
     print(f"\n{title}")
     print(f"{'':{width}}  {'n':>5} {'p50':>9} {'p90':>9} {'p95':>9} {'max':>9}")
     for name, figure in figures.items():
-        print(
-            f"{name:{width}}  {figure.n:5d} {figure.p50:9.1f} {figure.p90:9.1f} {figure.p95:9.1f} {figure.max:9.1f}"
-        )
+        columns = " ".join(f"{value:9.1f}" for value in (figure.p50, figure.p90, figure.p95, figure.max))
+        print(f"{name:{width}}  {figure.n:5d} {columns}")
     for note in notes:
         print(note)
 
