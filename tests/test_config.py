@@ -136,8 +136,12 @@ def test_voice_folders_in_the_file_are_relative_to_the_file_those_in_the_environ
     tmp_path: Path,
 ) -> None:
     (tmp_path / "deep").mkdir()
-    path = config("engine:\n  voices: [mine, /abs]\n", "deep/c.yaml")
-    assert load_settings(path, environ={}).engine.voices == (Path("deep/mine"), Path("/abs"))
+    path = config("engine:\n  voices: [mine, /abs, ~/v]\n", "deep/c.yaml")
+    assert load_settings(path, environ={}).engine.voices == (
+        Path("deep/mine"),
+        Path("/abs"),
+        Path.home() / "v",
+    )
     environ = {"SPARKVOICE_VOICES": f"a{os.pathsep}{os.pathsep}b"}
     assert load_settings(path, environ=environ).engine.voices == (Path("a"), Path("b"))
 

@@ -175,7 +175,7 @@ def _layered(
     settings = validated(kind, part, section)
     data: dict[str, Json] = dict(part.data)
     if isinstance(part.source, Path) and "voices" in data:
-        data["voices"] = [str(part.source.parent / folder) for folder in data["voices"]]
+        data["voices"] = [str(part.source.parent / Path(folder).expanduser()) for folder in data["voices"]]
         settings = validated(kind, Document(part.file, data), section)
     for layer, values in (("SPARKVOICE_* environment", env), ("arguments", arguments)):
         if values:

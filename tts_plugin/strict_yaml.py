@@ -87,9 +87,8 @@ class Document:
     def part(self, key: str) -> Document:
         """The section `key` of the top level as a document; an absent or empty one is an empty mapping."""
         data = self.data.get(key)
-        inner = {place: line for place, line in self.lines.items() if place[:1] == (key,)}
-        whole = {place[1:]: line for place, line in inner.items()}
-        return Document(self.file, {} if data is None else data, whole, self.source)
+        lines = {place[1:]: line for place, line in self.lines.items() if place[:1] == (key,)}
+        return Document(self.file, {} if data is None else data, lines, self.source)
 
 
 def read_yaml(source: Source) -> Document:
