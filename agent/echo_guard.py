@@ -13,7 +13,9 @@ from typing import Protocol
 
 from tts_plugin.audio import SILENT_DBFS, Pcm, level_dbfs
 
-MARGIN_DB = 8.0  # measured from -60 to -30 dBFS of echo: no false start, every barge-in; 6 dB has false starts
+MARGIN_DB = (
+    8.0  # measured from -60 to -30 dBFS of echo: no false start, every barge-in; 6 dB has false starts
+)
 SENDING_DBFS = -50.0  # a playout quieter than this makes no echo worth guarding against
 SETTLE_S = 0.3  # the agent must have spoken this long before a frame shows its echo (path delay)
 BLOCK_S = 0.4  # one measurement: long enough to hold a loud syllable

@@ -13,8 +13,9 @@ from livekit.agents.voice import io
 
 from agent.playout import Playout
 from tts_plugin.audio import Pcm, bytes_of, samples_of
-from tts_plugin.resample import StreamResampler
+from tts_plugin.resample import Quality, StreamResampler
 
+RESAMPLING: Quality = "LQ"  # holds back 20 ms at 24 -> 48 kHz; HQ would delay the first sound by 38 ms
 LEAD_S = 1.0  # audio taken ahead of the listener; more is synthesised for nothing at an interruption
 INPUT_FRAMES = 50  # 1 s of 20 ms frames: a session further behind than that had better skip
 
@@ -65,7 +66,7 @@ class PlayoutOutput(io.AudioOutput):
         if self._cleared:
             return
         if self._resampler is None:
-            self._resampler = StreamResampler(self._rate, self._playout.rate)
+            self._resampler = StreamResampler(self._rate, self._playout.rate, RESAMPLING)
         self._playout.put(self._resampler.push(samples_of(bytes(frame.data.cast("b")))))
 
     def flush(self) -> None:

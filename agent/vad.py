@@ -168,9 +168,7 @@ class VAD(vad.VAD):
 
     def gate(self, rate: int) -> SpeechGate:
         """A new gate with these settings for frames at `rate` Hz."""
-        return SpeechGate(
-            rate, guard=self._guard, min_silence_s=self._min_silence_s, ignore_s=self._ignore_s
-        )
+        return SpeechGate(rate, guard=self._guard, min_silence_s=self._min_silence_s, ignore_s=self._ignore_s)
 
 
 class _Stream(vad.VADStream):
@@ -197,7 +195,7 @@ class _Ear:
     def __init__(self, owner: VAD, rate_in: int) -> None:
         self.rate_in = rate_in
         self._rate = rate_in if rate_in in NATIVE_RATES else OTHER_RATE
-        self._resampler = StreamResampler(rate_in, self._rate)
+        self._resampler = StreamResampler(rate_in, self._rate, "LQ")
         self._framer = Framer(round(FRAME_S * self._rate))
         self._gate = owner.gate(self._rate)
         self._frames = 0
@@ -233,9 +231,7 @@ class _Ear:
     def _keep_prefix(self, *, clear: bool) -> None:
         self._kept = deque([] if clear else self._kept, maxlen=round(PREFIX_S / FRAME_S))
 
-    def _event(
-        self, kind: vad.VADEventType, heard: Heard, took_s: float, audio: list[Pcm]
-    ) -> vad.VADEvent:
+    def _event(self, kind: vad.VADEventType, heard: Heard, took_s: float, audio: list[Pcm]) -> vad.VADEvent:
         pcm = np.concatenate(audio)
         ended = kind is vad.VADEventType.INFERENCE_DONE and heard.edge is Edge.END
         return vad.VADEvent(
