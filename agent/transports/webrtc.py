@@ -128,6 +128,11 @@ class WebRtcCall:
         self._ended = asyncio.Event()
         self.ended_because = ""
 
+    @property
+    def now_ms(self) -> float:
+        """The clock that answers the page's pings, so that it can tell when something was sent."""
+        return round(self._clock() * 1000, 3)
+
     def send(self, message: Mapping[str, object]) -> None:
         """Tell the page; never blocks. Kept until the channel opens, dropped after the call."""
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
@@ -241,7 +246,7 @@ class WebRtcCall:
     def _take(self, message: Json) -> None:
         match message:
             case {"type": "ping", **rest}:
-                self.send({"type": "pong", "t": rest.get("t"), "at": round(self._clock() * 1000, 3)})
+                self.send({"type": "pong", "t": rest.get("t"), "at": self.now_ms})
             case {"type": "mic", "muted": bool(muted)}:
                 self.mic_muted = muted
             case {"type": "bye"}:
