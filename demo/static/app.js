@@ -43,7 +43,7 @@ let startedMs = null;
 let muted = false;
 let typedMs = null; // when the turn that is being answered was typed
 let pending = []; // typed before the call was there
-let speaking = null; // the utterance whose onset is awaited: {sentMs, endMs}
+let speaking = null; // the utterance whose onset is awaited: {at, toldMs, endMs}
 const marks = [];
 const stateLog = [];
 const latency = { reply_ms: [], heard_ms: [], barge_ms: [] };
@@ -203,6 +203,7 @@ function stop(next) {
   sound?.hearMicrophone(null);
   closeMicrophone();
   captions.settle();
+  for (const id of ["agent-level", "mic-level"]) setMeter(id, 0);
   setState(next);
   setPhase("idle");
   hint(next === "ended" ? "Press Call to talk again." : "Press Call, then just talk. Interrupt whenever you like.");
@@ -236,11 +237,10 @@ function onMute({ why, at }) {
 
 function onUnmute({ why, at }) {
   sound.open();
-  const sentMs = call.toPage(at);
-  mark("open", { why, sent_ms: sentMs });
+  mark("open", { why, sent_ms: call.toPage(at) });
   if (why === "start") {
     const voice = muted ? null : sound.levels.lastVoice(12000);
-    speaking = { sentMs, endMs: typedMs ?? voice?.end ?? null };
+    speaking = { at, toldMs: performance.now(), endMs: typedMs ?? voice?.end ?? null };
     typedMs = null;
   }
 }
@@ -256,12 +256,14 @@ function onLevels() {
   const { levels } = sound;
   trace.add(levels);
   if (!speaking) return;
-  const heardMs = levels.firstSound(HEARD, speaking.sentMs);
+  const { at, toldMs, endMs } = speaking;
+  const sentMs = call.toPage(at) ?? toldMs; // told within a millisecond or two, before the clocks are compared
+  // not the end of what was cut: that sounds until the gain is down
+  const heardMs = levels.firstSound(HEARD, Math.max(sentMs, sound.cutMs + 40));
   if (heardMs === null) {
-    if (levels.nowMs > speaking.sentMs + 3000) speaking = null;
+    if (levels.nowMs > toldMs + 3000) speaking = null;
     return;
   }
-  const { sentMs, endMs } = speaking;
   speaking = null;
   mark("heard", { page_ms: heardMs, sent_ms: sentMs });
   number("heard", heardMs - sentMs);

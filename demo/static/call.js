@@ -58,8 +58,8 @@ export class Call extends EventTarget {
     await this.sender?.replaceTrack(stream.getAudioTracks()[0]);
   }
 
-  // page time, ms, of a server time, ms
-  toPage(serverMs) { return serverMs - this.clock.offset; }
+  // page time, ms, of a server time, ms; null until the clocks have been compared
+  toPage(serverMs) { return this.rounds.length ? serverMs - this.clock.offset : null; }
 
   // what a sample waits in the browser's buffer, averaged since the last question, ms
   async jitterMs() {

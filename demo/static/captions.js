@@ -58,7 +58,7 @@ export class Captions {
     const text = document.createElement("span");
     box.className = `said ${role}`;
     who.textContent = NAMES[role];
-    box.append(who, text);
+    box.append(who, " ", text);
     this.#append(box);
     return { box, text, mark: null };
   }
