@@ -60,12 +60,13 @@ class AudioFrame:
 
 def to_int16(wave: NDArray[np.floating]) -> Pcm:
     """Float samples in [-1, 1] as int16, rounded; what is louder is clipped, never wrapped."""
-    return np.clip(np.rint(wave * FULL_SCALE), -FULL_SCALE, FULL_SCALE).astype(np.int16)
+    pcm: Pcm = np.clip(np.rint(wave * FULL_SCALE), -FULL_SCALE, FULL_SCALE).astype(np.int16)
+    return pcm
 
 
 def to_float32(pcm: Pcm) -> Wave:
     """int16 samples as float32 in [-1, 1]; the inverse of `to_int16`."""
-    return pcm.astype(np.float32) / FULL_SCALE
+    return pcm.astype(np.float32) / np.float32(FULL_SCALE)
 
 
 def samples_of(data: bytes) -> Pcm:
@@ -120,19 +121,21 @@ def limited(wave: Wave, *, gain_db: float, ceiling_dbfs: float, rate: int, windo
     """
     loud = wave * np.float32(10 ** (gain_db / 20))
     ceiling = 10 ** (ceiling_dbfs / 20)
-    needed = np.minimum(1.0, ceiling / np.maximum(np.abs(loud), 1e-9))
+    needed = np.minimum(1.0, ceiling / np.maximum(np.abs(loud.astype(np.float64)), 1e-9))
     if needed.size == 0 or needed.min() == 1.0:
         return loud
     half = max(1, round(window_s * rate))
     lowest = _sliding_min(np.pad(needed, 2 * half, mode="edge"), half)
     box = np.cumsum(np.concatenate(([0.0], lowest)))
     gain = (box[2 * half + 1 :] - box[: -(2 * half + 1)]) / (2 * half + 1)
-    return (loud * gain).astype(np.float32)
+    quieter: Wave = (loud * gain).astype(np.float32)
+    return quieter
 
 
 def _sliding_min(values: NDArray[np.float64], half: int) -> NDArray[np.float64]:
     """Minimum over each centred window of 2*half+1 values that lies wholly inside."""
-    return np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1).min(axis=1)
+    windows = np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1)
+    return np.asarray(windows.min(axis=1), dtype=np.float64)
 
 
 class Framer:

@@ -37,7 +37,7 @@ def _mulaw_encoded() -> NDArray[np.uint8]:
     exponent = np.floor(np.log2(magnitude)).astype(np.int32) - 5
     mantissa = (magnitude >> (exponent + 1)) & 0x0F
     code = (exponent << 4) | mantissa
-    return np.where(quarter < 0, code ^ 0x7F, code ^ 0xFF).astype(np.uint8)
+    return np.asarray(np.where(quarter < 0, code ^ 0x7F, code ^ 0xFF), dtype=np.uint8)
 
 
 def _alaw_decoded() -> Pcm:

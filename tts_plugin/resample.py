@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import soxr
 
-from tts_plugin.audio import AudioFrame, Pcm
+from tts_plugin.audio import AudioFrame, Pcm, to_float32, to_int16
 
 # soxr's recipes, measured in 20 ms pieces at 16 -> 24 and 24 -> 48 kHz: HQ holds back up to 38 ms and is
 # flat to 0.85 of Nyquist; LQ holds back 20 ms and is 7.8 dB down there. Both keep images and aliases
@@ -32,7 +32,8 @@ class StreamResampler:
         self._stream = (
             None
             if rate_in == rate_out
-            else soxr.ResampleStream(rate_in, rate_out, 1, dtype="int16", quality=quality)
+            # in float: soxr dithers int16, so the same stream cut elsewhere would differ in its last bits
+            else soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality=quality)
         )
 
     def push(self, pcm: Pcm) -> Pcm:
@@ -46,8 +47,7 @@ class StreamResampler:
 
     def _chunk(self, pcm: Pcm, *, last: bool) -> Pcm:
         assert self._stream is not None
-        out: Pcm = self._stream.resample_chunk(np.ascontiguousarray(pcm), last=last)
-        return out
+        return to_int16(self._stream.resample_chunk(to_float32(pcm), last=last))
 
 
 class FrameResampler:
@@ -61,19 +61,21 @@ class FrameResampler:
         self._stream = StreamResampler(rate_in, rate_out, quality)
         self._sent = 0
         self._segment = 0
+        self._ends_segment = False  # owed: the end of a segment whose samples were all held back
 
     def push(self, frame: AudioFrame) -> list[AudioFrame]:
         if self._stream.rate_in == self._stream.rate_out:
             return [frame]
         self._segment = frame.segment
-        return self._frames(self._stream.push(frame.pcm), ends_segment=frame.ends_segment)
+        self._ends_segment |= frame.ends_segment
+        return self._frames(self._stream.push(frame.pcm))
 
     def flush(self) -> list[AudioFrame]:
-        return self._frames(self._stream.flush(), ends_segment=True)
+        return self._frames(self._stream.flush())
 
-    def _frames(self, pcm: Pcm, *, ends_segment: bool) -> list[AudioFrame]:
+    def _frames(self, pcm: Pcm) -> list[AudioFrame]:
         if len(pcm) == 0:
             return []
-        frame = AudioFrame(pcm, self._stream.rate_out, self._sent, self._segment, ends_segment)
-        self._sent = frame.stop
+        frame = AudioFrame(pcm, self._stream.rate_out, self._sent, self._segment, self._ends_segment)
+        self._sent, self._ends_segment = frame.stop, False
         return [frame]

