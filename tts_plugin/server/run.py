@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -31,6 +32,7 @@ _GRACE_S = 1  # for connections to close at shutdown
 
 def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM; ConfigError if the door is open or the port is not to be had."""
+    log_to_stderr()
     app = create_app(settings)
     listener = listen(settings.server)
     host, port = listener.getsockname()[:2]
@@ -44,12 +46,19 @@ def serve_child(settings: Settings) -> None:
     One line of JSON on stdout, {"port": N}, as soon as it listens; it ends when stdin does, which also
     happens when the parent is killed.
     """
+    log_to_stderr()
     app = create_app(settings)
     listener = listen(settings.server)
     server = http_server(app, settings)
     threading.Thread(target=_leave_with_parent, args=(server,), name="parent watch", daemon=True).start()
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     _run(server, listener)
+
+
+def log_to_stderr() -> None:
+    """Unless the process has chosen otherwise already."""
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form)
 
 
 def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
@@ -59,9 +68,9 @@ def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        way_out = "choose another port with --port or server.port (0 takes a free one)"
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; {way_out}"
+            f"cannot listen on port {port} of {host}: {error.strerror or error}; "
+            "choose another with --port (0 takes a free one)"
         ) from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # inherited by every connection: the kernel drops a client that stopped reading; uvicorn's close
