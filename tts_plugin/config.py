@@ -103,22 +103,22 @@ class Settings:
 def load_settings(
     path: Path | None = None,
     *,
-    arguments: Mapping[str, Mapping[str, Json]] | None = None,
+    engine: Mapping[str, Json] | None = None,
+    server: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
     """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
 
-    Precedence: arguments ({"server": {"port": 0}}) > SPARKVOICE_* of `environ` > YAML > default.
+    Precedence: arguments (server={"port": 0}) > SPARKVOICE_* of `environ` > YAML > default.
     Without any folder of voices named, ./voices is used where there is one.
     """
     env = _Environment.read(os.environ if environ is None else environ)
     document = read_config(path)
-    given = arguments or {}
-    engine = _layered(EngineSettings, "engine", document, env.engine, given.get("engine", {}))
-    if not engine.voices and Path("voices").is_dir():
-        engine = engine.model_copy(update={"voices": (Path("voices"),)})
-    server = _layered(ServerSettings, "server", document, env.server, given.get("server", {}))
-    return Settings(engine, server, env.url, document)
+    engine_settings = _layered(EngineSettings, "engine", document, env.engine, engine or {})
+    if not engine_settings.voices and Path("voices").is_dir():
+        engine_settings = engine_settings.model_copy(update={"voices": (Path("voices"),)})
+    server_settings = _layered(ServerSettings, "server", document, env.server, server or {})
+    return Settings(engine_settings, server_settings, env.url, document)
 
 
 def read_config(path: Path | None = None) -> Document:
@@ -175,7 +175,7 @@ def _layered(
     settings = validated(kind, part, section)
     data: dict[str, Json] = dict(part.data)
     if isinstance(part.source, Path) and "voices" in data:
-        data["voices"] = [str(part.source.parent / folder) for folder in data["voices"]]
+        data["voices"] = [str(part.source.parent / Path(folder).expanduser()) for folder in data["voices"]]
         settings = validated(kind, Document(part.file, data), section)
     for layer, values in (("SPARKVOICE_* environment", env), ("arguments", arguments)):
         if values:

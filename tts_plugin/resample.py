@@ -32,7 +32,7 @@ class StreamResampler:
         self._stream = (
             None
             if rate_in == rate_out
-            # in float: soxr dithers int16, so that the same stream cut elsewhere would differ in its last bits
+            # in float: soxr dithers int16, so the same stream cut elsewhere would differ in its last bits
             else soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality=quality)
         )
 

@@ -28,10 +28,19 @@ Json = Any  # str, int, float, bool, None, list and dict of these: what JSON can
 Place = tuple[str | int, ...]  # keys and list indexes from the root down to a value
 T = TypeVar("T")
 
+_UNKNOWN_KEY = (
+    "extra_forbidden",
+    "unexpected_keyword_argument",
+)  # pydantic's words, of models, of dataclasses
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")  # YAML can escape them, no path or JSON can hold them
+
 # YAML 1.2's core schema: 1.1, PyYAML's own, reads the language "no" as false and 22:30 as 1350
+_CORE = "tag:yaml.org,2002:"
+_PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")  # what PyYAML guesses
 _NULL = re.compile(r"(?:null|Null|NULL|~|)\Z")
 _BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")
 _INT = re.compile(r"[-+]?[0-9]+\Z")
+_EXPONENT = re.compile(r"[-+]?[0-9.]+[eE]")  # 1e3 is a number in YAML 1.2, text in 1.1
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\Z")
 
 
@@ -78,9 +87,8 @@ class Document:
     def part(self, key: str) -> Document:
         """The section `key` of the top level as a document; an absent or empty one is an empty mapping."""
         data = self.data.get(key)
-        inner = {place: line for place, line in self.lines.items() if place[:1] == (key,)}
-        whole = {place[1:]: line for place, line in inner.items()}
-        return Document(self.file, {} if data is None else data, whole, self.source)
+        lines = {place[1:]: line for place, line in self.lines.items() if place[:1] == (key,)}
+        return Document(self.file, {} if data is None else data, lines, self.source)
 
 
 def read_yaml(source: Source) -> Document:
@@ -137,10 +145,10 @@ def validated(kind: type[T], document: Document, section: str = "") -> T:
     """
     adapter = TypeAdapter(kind)
     try:
-        return adapter.validate_json(json.dumps(document.data), strict=True)
+        return adapter.validate_json(json.dumps(document.data, default=os.fspath), strict=True)
     except ValidationError as error:
         # an unknown key comes first: it usually explains a missing one
-        details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
+        details = sorted(error.errors(), key=lambda detail: detail["type"] not in _UNKNOWN_KEY)
         raise BadYaml(_problem(detail, kind, document, section) for detail in details) from error
 
 
@@ -148,7 +156,7 @@ def _problem(detail: ErrorDetails, kind: type[Any], document: Document, section:
     place = detail["loc"]
     name = ".".join((*filter(None, [section]), *map(str, place)))
     match detail["type"]:
-        case "extra_forbidden":
+        case "extra_forbidden" | "unexpected_keyword_argument":
             known = _keys(kind, place[:-1])
             message = f'unknown key "{name}"{did_you_mean(str(place[-1]), known)}'
         case "missing":
@@ -156,8 +164,10 @@ def _problem(detail: ErrorDetails, kind: type[Any], document: Document, section:
         case "value_error":
             message = f"{name}: {detail['ctx']['error']}" if name else str(detail["ctx"]["error"])
         case _:
-            said = detail["msg"].removeprefix("Input ").removesuffix(".")
-            message = f"{name} {said[0].lower()}{said[1:]}, not {_brief(detail['input'])}"
+            subject, _, said = detail["msg"].partition(
+                " "
+            )  # "Input should be ..." or "String should have ..."
+            message = f"{name}{'' if subject == 'Input' else ':'} {said}, not {_brief(detail['input'])}"
     return document.problem(place, message)
 
 
@@ -222,7 +232,7 @@ class _Walk:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._complain(key_node, "a key should be plain text")
                 continue
-            key: str = key_node.value
+            key = self._text(key_node)
             if key in found:
                 first = self.lines[(*place, key)]
                 self._complain(key_node, f'key "{key}" is already given in line {first}')
@@ -232,19 +242,25 @@ class _Walk:
         return found
 
     def _scalar(self, node: yaml.ScalarNode) -> Json:
-        text: str = node.value
-        if node.tag.startswith("!") or node.tag in ("tag:yaml.org,2002:binary", "tag:yaml.org,2002:set"):
+        text = self._text(node)
+        if node.tag.removeprefix(_CORE) not in _PLAIN_TAGS:
             self._complain(node, f"the tag {node.tag} is not used here")
             return None
-        if node.style is not None or node.tag == "tag:yaml.org,2002:str":  # quoted, block, or plainly text
-            if node.style is None and _FLOAT.match(text):  # 1e3 is a number in YAML 1.2, not in 1.1
-                return self._number(node, text)
+        if node.style is not None:  # quoted or a block
+            return text
+        if node.tag == f"{_CORE}str" and not _EXPONENT.match(text):
             return text
         if _NULL.match(text):
             return None
         if _BOOL.match(text):
             return text.lower() == "true"
         return self._number(node, text) if _FLOAT.match(text) else text
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text: str = node.value
+        if _UNUSABLE.search(text):
+            self._complain(node, "a character here is none that a text can hold")
+        return text
 
     def _number(self, node: yaml.Node, text: str) -> int | float | None:
         if _INT.match(text) and len(text) <= 18:

@@ -108,7 +108,7 @@ class VoiceRegistry:
         clock: Clock = time.monotonic,
     ) -> None:
         self._folders: list[Source] = _unique([*folders, *([] if bundled is None else [bundled])])
-        self._bundled = bundled
+        self._bundled = None if bundled is None else _place(bundled)
         self._engines = frozenset(engines)
         self._default = default
         self._kinds = kinds
@@ -120,10 +120,11 @@ class VoiceRegistry:
 
     def get(self, voice_id: str) -> Voice:
         """The voice called `voice_id`, or VoiceNotFound that names the nearest."""
-        voices = self._fresh().voices
-        if voice_id not in voices:
-            raise VoiceNotFound(f'no voice "{voice_id[:70]}"{did_you_mean(voice_id[:70], voices)}')
-        return voices[voice_id]
+        view = self._fresh()
+        if voice_id not in view.voices:
+            hint = "; some voice files are broken, see: sparkvoice voices check" if view.problems else ""
+            raise VoiceNotFound(f'no voice "{voice_id[:70]}"{did_you_mean(voice_id[:70], view.voices)}{hint}')
+        return view.voices[voice_id]
 
     @property
     def default(self) -> Voice:
@@ -162,7 +163,7 @@ class VoiceRegistry:
                 if voice_id not in voices:
                     voices[voice_id] = file.voice
                     owners[voice_id] = (folder, path)
-                elif folder is not self._bundled or owners[voice_id][0] is folder:
+                elif _place(folder) != self._bundled or owners[voice_id][0] is folder:
                     first = owners[voice_id][1]
                     problems.append(
                         Problem(shown(path), None, f'id "{voice_id}" is already used by {shown(first)}')
@@ -177,19 +178,24 @@ class VoiceRegistry:
 
     def _looked_at(self, path: Source) -> _File:
         known = self._files.get(str(path))
+        kept = known.voice if known else None
         try:
             signature = _signature(path)
             if known is not None and known.signature == signature:
                 return known
-            voice = self._parsed(read_yaml(path))
-        except BadYaml as error:
-            return _File(signature, known.voice if known else None, error.problems)
+            read = self._read(path, signature, kept)
+            if _signature(path) != signature:  # it is being written: the next look reads it
+                return known or _File((), None, ())
+            return read
         except OSError as error:
             problem = Problem(shown(path), None, f"cannot be read: {error.strerror or error}")
-            return _File((), known.voice if known else None, (problem,))
-        if _signature(path) != signature and known is not None:
-            return known  # it is being written: the next look reads it
-        return _File(signature, voice, ())
+            return _File((), kept, (problem,))
+
+    def _read(self, path: Source, signature: tuple[int, ...], kept: Voice | None) -> _File:
+        try:
+            return _File(signature, self._parsed(read_yaml(path)), ())
+        except BadYaml as error:
+            return _File(signature, kept, error.problems)
 
     def _parsed(self, document: Document) -> Voice:
         engine = document.data.get("engine")
@@ -199,7 +205,11 @@ class VoiceRegistry:
         if not isinstance(engine, str) or engine not in self._kinds:
             return parse_voice(document)
         module, _, name = self._kinds[engine].partition(":")
-        parser = cast(Parser, getattr(import_module(module), name))
+        try:
+            parser = cast(Parser, getattr(import_module(module), name))
+        except ModuleNotFoundError as missing:
+            message = f'engine "{engine}" needs the module {missing.name}, not installed here'
+            raise BadYaml([document.problem(("engine",), message)]) from missing
         return parser(document)
 
 
@@ -223,8 +233,15 @@ def _listed(folder: Source, problems: list[Problem]) -> list[Source]:
     except OSError as error:
         problems.append(Problem(shown(folder), None, f"cannot be read: {error.strerror or error}"))
         return []
-    chosen = (entry for entry in entries if entry.name.endswith(".yaml") and not entry.name.startswith("."))
-    return sorted(chosen, key=lambda entry: str(entry.name))
+    seen = sorted(
+        (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
+    )
+    problems.extend(
+        Problem(shown(entry), None, "is not read: its name should end in .yaml")
+        for entry in seen
+        if entry.name.endswith(".yml")
+    )
+    return [entry for entry in seen if entry.name.endswith(".yaml")]
 
 
 def _place(folder: Source) -> str:
@@ -232,5 +249,5 @@ def _place(folder: Source) -> str:
 
 
 def _unique(folders: Sequence[Source]) -> list[Source]:
-    """Each folder once: ./voices of a source tree is the bundled one."""
+    """Each folder once, in the place of its last mention: ./voices of a source tree is the bundled one."""
     return list({_place(folder): folder for folder in reversed(folders)}.values())[::-1]

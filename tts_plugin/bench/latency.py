@@ -1,0 +1,148 @@
+"""`sparkvoice bench latency`: how soon a turn sounds and how soon the engine is free, through a child
+engine server and the LiveKit plugin, the way an agent uses them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import tts_plugin
+from tts_plugin.bench.report import Figure, save, show
+from tts_plugin.remote import Remote, Request
+from tts_plugin.server.local import LocalServer
+
+_LLM_TOKENS_PER_S = 30.0
+_SHORT = (
+    "Hello there.",
+    "Sure, I can help you with that.",
+    "Your order is on its way.",
+    "Thanks for waiting.",
+    "We are open until six.",
+)
+# first sentences as language models begin their answers
+_REPLIES = (
+    "Sure, I can help you with that. Could you tell me your order number?",
+    "Our office is open from nine to five, Monday to Friday, and on Saturdays until noon.",
+    "I am sorry to hear that. Let me see what I can do for you.",
+    "Yes, we deliver to every address in the country, usually within two working days.",
+    "You can return anything within thirty days, as long as it is unused.",
+    "Good question! The basic plan costs ten dollars a month, and you can cancel at any time.",
+    "Of course. I will put you through to one of my colleagues right away.",
+    "To change your address, please open your account and choose the settings page.",
+    "Thank you for calling. How can I help you today?",
+    "That depends on your plan, but most customers get a reply within an hour.",
+)
+_LONG = (
+    "The ferry to the island leaves at nine every morning, and it takes about two hours to cross the bay. "
+    "You can buy a ticket at the kiosk by the old lighthouse. Please bring a coat, since it can be windy."
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="sparkvoice bench latency", description=__doc__)
+    parser.add_argument("--voice", help="id of the voice (default: the server's)")
+    parser.add_argument("--rounds", type=int, default=10, help="passes over the sentences (default 10)")
+    parser.add_argument("--streams", type=int, default=20, help="turns at once in the last part (default 20)")
+    parser.add_argument("--json", type=Path, metavar="F", help="write the figures to F")
+    options = parser.parse_args(argv)
+    asyncio.run(_run(options))
+    return 0
+
+
+async def _run(options: argparse.Namespace) -> None:
+    server = LocalServer.shared()
+    tts = tts_plugin.TTS(voice=options.voice)
+    remote = Remote(server.address)
+    try:
+        await remote.connect()
+        await _first_frame_ms(tts, _SHORT[0])  # opens the plugin's own connection
+        cancels = [await _cancel_ms(remote, options.voice) for _ in range(options.rounds * 5)]
+        figures = {
+            "LiveKit push to first frame, ms": Figure.of(
+                [await _first_frame_ms(tts, text) for _ in range(options.rounds) for text in _SHORT]
+            ),
+            "LLM's first token to first frame, ms": Figure.of(
+                [
+                    await _first_frame_ms(tts, text, _LLM_TOKENS_PER_S)
+                    for _ in range(max(1, options.rounds // 3))
+                    for text in _REPLIES
+                ]
+            ),
+            "cancel to engine free, ms": Figure.of([waited for waited, _ in cancels]),
+            "audio made for nothing, ms": Figure.of([orphan for _, orphan in cancels]),
+        }
+        crowd = await asyncio.gather(
+            *(_play(remote, options.voice, 0.05 * index) for index in range(options.streams))
+        )
+        figures[f"{options.streams} at once: push to first frame, ms"] = Figure.of(
+            [first for first, _ in crowd]
+        )
+        figures[f"{options.streams} at once: latest frame, ms late"] = Figure.of([late for _, late in crowd])
+        underruns = sum(late > 0 for _, late in crowd)
+    finally:
+        await remote.aclose()
+        await tts.aclose()
+        server.close()
+    note = f"streams with an underrun on the playout clock: {underruns} of {options.streams}"
+    show("bench latency", figures, [note])
+    if options.json:
+        save(options.json, "latency", figures, {"underruns": underruns, "streams": options.streams})
+
+
+async def _first_frame_ms(tts: tts_plugin.TTS, text: str, tokens_per_s: float | None = None) -> float:
+    """From the first push to the first frame out of the LiveKit stream, pushed whole or token by token."""
+    async with tts.stream() as stream:
+        begun_s = time.perf_counter()
+
+        async def write() -> None:
+            for token in [text] if tokens_per_s is None else tokens_of(text):
+                stream.push_text(token)
+                if tokens_per_s is not None:
+                    await asyncio.sleep(1 / tokens_per_s)
+            stream.end_input()
+
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(write())
+            await anext(stream)
+            waited_s = time.perf_counter() - begun_s
+            writer.cancel()
+        return waited_s * 1000
+
+
+def tokens_of(text: str) -> list[str]:
+    """The text in pieces about as long as a language model's tokens: a word with its space, a mark."""
+    return re.findall(r"\s*\w{1,8}|\s*[^\w\s]", text)
+
+
+async def _cancel_ms(remote: Remote, voice: str | None) -> tuple[float, float]:
+    """(from cancel to the server's word that the engine is free, audio made for nothing)."""
+    async with remote.utterance(Request(rate=24000, voice=voice)) as utterance:
+        utterance.push(_LONG)
+        utterance.end()
+        await anext(utterance)
+        begun_s = time.perf_counter()
+        orphan_ms = await utterance.cancel()
+        return (time.perf_counter() - begun_s) * 1000, orphan_ms
+
+
+async def _play(remote: Remote, voice: str | None, wait_s: float) -> tuple[float, float]:
+    """(push to first frame, how late the latest frame came for a listener who starts at the first), in ms.
+    At or under zero: it never ran dry."""
+    await asyncio.sleep(wait_s)
+    latest_s = float("-inf")
+    async with remote.utterance(Request(rate=24000, voice=voice)) as utterance:
+        begun_s = time.perf_counter()
+        utterance.push(_LONG)
+        utterance.end()
+        first_s: float | None = None
+        async for frame in utterance:
+            now_s = time.perf_counter()
+            first_s = now_s if first_s is None else first_s
+            if frame.start:
+                latest_s = max(latest_s, now_s - first_s - frame.start / frame.rate)
+    assert first_s is not None
+    return (first_s - begun_s) * 1000, latest_s * 1000

@@ -1,0 +1,210 @@
+"""The `sparkvoice` command: its table of commands, the frame around them, and those too small for a file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from tts_plugin.arguments import BAD_INPUT, Parser, whole_number
+from tts_plugin.config import load_settings
+from tts_plugin.engine import ENGINES
+from tts_plugin.errors import (
+    ConfigError,
+    EngineUnavailable,
+    Overloaded,
+    SynthesisFailed,
+    TTSError,
+    VoiceNotFound,
+    did_you_mean,
+)
+from tts_plugin.strict_yaml import Problem
+from tts_plugin.voices import Voice, open_registry
+
+OK, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as shells count signals
+
+Run = Callable[[list[str]], int | None]  # a command: its own arguments in, exit code out (None = OK)
+
+
+class Command(NamedTuple):
+    """where: "module:function" of a Run, imported on use. extra: of this distribution, that it needs."""
+
+    where: str
+    summary: str
+    extra: str = ""
+
+
+COMMANDS: dict[str, Command] = {
+    "say": Command("tts_plugin.say:main", "speak a text into a WAV file"),
+    "voices list": Command("tts_plugin.cli:list_voices", "the voices there are"),
+    "voices check": Command("tts_plugin.cli:check_voices", "what is wrong in the voice files"),
+    "serve": Command("tts_plugin.cli:serve", "run the engine server", "server"),
+    "call": Command("agent.cli:call", "talk to the agent in the browser", "agent,webrtc"),
+    "bench latency": Command("tts_plugin.bench.latency:main", "time from text to sound", "server,livekit"),
+    "bench turn": Command("agent.bench:turn", "time from the caller's last word to the answer", "agent"),
+    "bench bargein": Command("agent.bench:bargein", "time from the caller's word to silence", "agent,webrtc"),
+}
+
+
+def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = COMMANDS) -> int:
+    """Run one command; the exit code: 0, 1 failed, 2 bad input, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words, commands)
+        sys.stdout.flush()  # here, where a closed pipe is caught
+        return code
+    except TTSError as error:
+        print(f"sparkvoice: {error}", file=sys.stderr)
+        return FAILED if isinstance(error, (SynthesisFailed, Overloaded)) else BAD_INPUT
+    except SystemExit as stop:  # argparse: --help or a mistake it has reported
+        return stop.code if isinstance(stop.code, int) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python would complain once more when it flushes stdout on its way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def load(where: str, user: str, extra: str) -> Callable[..., int | None]:
+    """The function at "module:function"; what is not installed is named with the extra that brings it."""
+    module, _, name = where.partition(":")
+    try:
+        return cast(Callable[..., int | None], getattr(import_module(module), name))
+    except ModuleNotFoundError as missing:
+        hint = f': pip install "sparkvoice[{extra}]"' if extra else ""
+        raise EngineUnavailable(
+            f"{user} needs the module {missing.name}, not installed here{hint}"
+        ) from missing
+
+
+def _run(words: list[str], commands: Mapping[str, Command]) -> int:
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        if len(words) >= count and name in commands:
+            command = commands[name]
+            run = load(command.where, name, command.extra)
+            return run(words[count:]) or OK
+    if words and words[0] in ("-h", "--help"):
+        print(_help(commands))
+        return OK
+    asked = " ".join(word for word in words[:2] if not word.startswith("-"))
+    group = [name for name in commands if asked and name.startswith(f"{asked} ")]
+    if group:
+        print(f"sparkvoice: which one: {', '.join(group)}?", file=sys.stderr)
+    elif asked:
+        heads = {name.partition(" ")[0] for name in commands}
+        known = commands if words[0] in heads else heads
+        print(f'sparkvoice: no command "{asked}"{did_you_mean(asked, known)}', file=sys.stderr)
+    else:
+        print(_help(commands), file=sys.stderr)
+    return BAD_INPUT
+
+
+def _help(commands: Mapping[str, Command]) -> str:
+    width = max(map(len, commands))
+    lines = [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
+    return "\n".join(["usage: sparkvoice COMMAND ...", "", *lines, "", "sparkvoice COMMAND --help says more"])
+
+
+def list_voices(argv: list[str]) -> int:
+    """Print every voice; the default one is marked."""
+    parser = Parser("sparkvoice voices list", description="The voices there are; * is the default.")
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+    parser.add_argument("--config", metavar="F.yaml", type=Path)
+    args = parser.parse_args(argv)
+    registry = open_registry(load_settings(args.config).engine, ENGINES)
+    voices = registry.list()
+    default = registry.default.id
+    if args.json:
+        print(json.dumps([_described(voice, default) for voice in voices], ensure_ascii=False, indent=2))
+    else:
+        rows = [
+            (
+                "*" if voice.id == default else " ",
+                voice.id,
+                voice.language,
+                voice.engine,
+                voice.licence,
+                voice.name,
+            )
+            for voice in voices
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    if registry.problems:
+        print(
+            f"sparkvoice: {_counted(len(registry.problems), 'problem')}, see: sparkvoice voices check",
+            file=sys.stderr,
+        )
+    return OK
+
+
+def check_voices(argv: list[str]) -> int:
+    """Print what is wrong in the voice files; 1 if anything is."""
+    parser = Parser(
+        "sparkvoice voices check", description="What is wrong in the voice files; 1 if anything is."
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--config", metavar="F.yaml", type=Path)
+    args = parser.parse_args(argv)
+    registry = open_registry(load_settings(args.config).engine, ENGINES)
+    problems = list(registry.problems)
+    try:
+        _ = registry.default
+    except VoiceNotFound as error:
+        problems.append(Problem("default voice", None, str(error)))
+    voices = registry.list()
+    if args.json:
+        found = {
+            "voices": [voice.id for voice in voices],
+            "problems": [asdict(problem) for problem in problems],
+        }
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+    else:
+        for problem in problems:
+            print(problem)
+        print(f"{_counted(len(voices), 'voice')}, {_counted(len(problems), 'problem')}")
+    return FAILED if problems else OK
+
+
+def serve(argv: list[str]) -> int:
+    """Run the engine server until it is told to stop."""
+    parser = Parser("sparkvoice serve", description="Run the engine server (docs/protocol.md).")
+    parser.add_argument("--config", metavar="F.yaml", type=Path)
+    parser.add_argument("--host", help="any but a loopback address needs SPARKVOICE_TOKEN")
+    parser.add_argument("--port", type=whole_number(0, 65_535), help="0 takes a free one")
+    args = parser.parse_args(argv)
+    chosen = {key: value for key, value in (("host", args.host), ("port", args.port)) if value is not None}
+    settings = load_settings(args.config, server=chosen)
+    settings.server.require_closed_door()
+    run = load("tts_plugin.server.run:serve", "serve", "server")
+    try:
+        run(settings)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
+            raise
+        door = f"port {settings.server.port} of {settings.server.host}"
+        raise ConfigError(f"cannot listen on {door}: {error.strerror}; choose another with --port") from error
+    return OK
+
+
+def _described(voice: Voice, default: str) -> dict[str, object]:
+    """What a list tells of a voice; what an engine's own kind adds is for the engine."""
+    names = ("id", "name", "engine", "language", "licence", "description", "credit", "speed")
+    return {name: getattr(voice, name) for name in names} | {"default": voice.id == default}
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
