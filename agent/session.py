@@ -13,7 +13,10 @@ from livekit.agents.voice import SpeechHandle, io
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 
 from agent.config import AgentSettings, LlmSettings, Settings
+from agent.echo_guard import EchoGuard
+from agent.playout import Playout
 from agent.role_log import Event, RoleLog
+from agent.vad import VAD
 
 # a start of speech (100 ms of it by the VAD) pauses at once; resume or transcript decides what it was
 MIN_INTERRUPTION_S = 0.05
@@ -63,6 +66,12 @@ def build_session(
         user_away_timeout=None,
         session_close_transcript_timeout=0.0,  # nobody waits for words after hanging up
     )
+
+
+def build_vad(settings: AgentSettings, playout: Playout) -> VAD:
+    """The VAD of one call, which knows what `playout` sends and so tells its echo from the caller."""
+    guard = EchoGuard(playout) if settings.echo_guard else None
+    return VAD(guard=guard, min_silence_s=settings.min_silence_s)
 
 
 def build_llm(settings: Settings) -> llm.LLM[Any]:

@@ -21,7 +21,7 @@ from agent.playout import Playout
 from tts_plugin.audio import Pcm, bytes_of, silence
 
 RATE = 24000
-S_PER_CHAR = 0.05
+S_PER_CHAR = 0.04
 TICK_S = 0.02
 
 
@@ -154,9 +154,9 @@ class ScriptLLM(llm.LLM[str]):
         chat_ctx: llm.ChatContext,
         tools: list[llm.Tool] | None = None,
         conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS,
-        parallel_tool_calls: NotGivenOr[bool] = NOT_GIVEN,  # noqa: ARG002
-        tool_choice: NotGivenOr[llm.ToolChoice] = NOT_GIVEN,  # noqa: ARG002
-        extra_kwargs: NotGivenOr[dict[str, Any]] = NOT_GIVEN,  # noqa: ARG002
+        parallel_tool_calls: NotGivenOr[bool] = NOT_GIVEN,
+        tool_choice: NotGivenOr[llm.ToolChoice] = NOT_GIVEN,
+        extra_kwargs: NotGivenOr[dict[str, Any]] = NOT_GIVEN,
     ) -> llm.LLMStream:
         self.asked.append(chat_ctx.copy())
         reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
@@ -210,7 +210,7 @@ class ScriptSTT(stt.STT[str]):
     def stream(
         self,
         *,
-        language: NotGivenOr[str] = NOT_GIVEN,  # noqa: ARG002
+        language: NotGivenOr[str] = NOT_GIVEN,
         conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS,
     ) -> stt.RecognizeStream:
         self._stream = _ScriptHearing(stt=self, conn_options=conn_options)

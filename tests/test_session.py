@@ -21,10 +21,10 @@ from agent.assistant import Assistant
 from agent.config import AgentSettings, LlmSettings, PhoneSettings, Settings
 from agent.media_io import Control
 from agent.role_log import AgentSaid, Ended, Event, FalseInterruption, StateChanged, TurnMeasured, UserSaid
-from agent.session import Conversation, build_llm, build_session, converse
-from agent.vad import VAD
+from agent.session import Conversation, build_llm, build_session, build_vad, converse
 from tests.fakes_livekit import (
     RATE,
+    S_PER_CHAR,
     Engine,
     Handset,
     ScriptLLM,
@@ -72,17 +72,22 @@ async def call(
     rate: int = RATE,
     tools: Sequence[llm.Tool] = (),
     settings: AgentSettings | None = None,
-    detector: VAD | None = None,
+    real_vad: bool = False,
 ) -> AsyncIterator[Call]:
     settings = settings or AgentSettings(greeting=greeting, false_interruption_s=0.3)
     voice_ = WordTTS(engine)
     ears, scripted, brain = ScriptSTT(), ScriptVAD(), ScriptLLM(replies)
-    session = build_session(tts=voice_, stt=ears, llm=brain, vad=detector or scripted, settings=settings)
     events: list[Event] = []
     async with (
         handset(rate) as far_end,
         converse(
-            session,
+            build_session(
+                tts=voice_,
+                stt=ears,
+                llm=brain,
+                vad=build_vad(settings, far_end.playout) if real_vad else scripted,
+                settings=settings,
+            ),
             Assistant(settings, tools=tools),
             audio_in=far_end.input,
             audio_out=far_end.output,
@@ -122,7 +127,7 @@ async def test_the_greeting_is_said_on_start_and_captioned_as_it_is_heard() -> N
         growing = [event.text for event in captions if not event.final]
         assert growing == sorted(growing, key=len)
         assert len(growing) >= 4
-        assert one.far_end.sounding_s == pytest.approx(len(SHORT) * 0.05, abs=0.002)
+        assert one.far_end.sounding_s == pytest.approx(len(SHORT) * S_PER_CHAR, abs=0.002)
 
 
 async def test_a_spoken_turn_is_answered_logged_and_measured() -> None:
@@ -254,7 +259,7 @@ async def test_a_cough_resumes_with_the_whole_text_said_once() -> None:
         heard = one.far_end.heard
         sounded = heard[np.flatnonzero(heard)[0] :]
         sounded = sounded[sounded != 0]
-        whole = voice(round(len(REPLY) * 0.05 * RATE))
+        whole = voice(round(len(REPLY) * S_PER_CHAR * RATE))
         assert len(sounded) == pytest.approx(len(whole), abs=2)
         differing = np.flatnonzero(sounded[: len(whole)] != whole[: len(sounded)])
         assert len(differing) <= 2 * round(0.005 * RATE)
@@ -282,7 +287,7 @@ async def test_after_a_false_interruption_a_real_one_still_works() -> None:
 async def test_a_caller_s_real_voice_mutes_the_agent() -> None:
     with wave.open(str(DATA / "goforward.wav")) as file:
         caller = samples_of(file.readframes(file.getnframes()))
-    async with call(detector=VAD()) as one:
+    async with call(real_vad=True) as one:
         one.conversation.say(REPLY)
         await until(lambda: len(one.far_end.blocks) > 55)  # the first second of a call is ignored
         one.far_end.mic.extend(np.split(caller[: len(caller) // 320 * 320], len(caller) // 320))
@@ -322,7 +327,7 @@ async def test_ten_unspeakable_turns_in_a_row_survive() -> None:
 async def test_an_8_khz_line_hears_the_whole_reply() -> None:
     async with call(rate=8000) as one:
         await one.conversation.say(SHORT)
-        assert one.far_end.sounding_s == pytest.approx(len(SHORT) * 0.05, abs=0.01)
+        assert one.far_end.sounding_s == pytest.approx(len(SHORT) * S_PER_CHAR, abs=0.01)
         assert np.abs(one.far_end.heard.astype(int)).max() < 32767
 
 
