@@ -78,7 +78,8 @@ def build_llm(settings: Settings) -> llm.LLM[Any]:
     """The language model that the environment asks for, else the one that answers from the FAQ."""
     if settings.llm is not None:
         return _openai(settings.llm)
-    from agent.brains import FaqBrain, load_faq
+    from agent.brains import FaqBrain
+    from agent.faq import load_faq
 
     return FaqBrain(load_faq(settings.agent.faq_source))
 
