@@ -35,6 +35,7 @@ def serve(settings: Settings) -> None:
     log_to_stderr()
     app = create_app(settings)
     listener = listen(settings.server)
+    _leave_on_signals()
     host, port = listener.getsockname()[:2]
     log.info("engine server on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     _run(http_server(app, settings), listener)
@@ -49,6 +50,7 @@ def serve_child(settings: Settings) -> None:
     log_to_stderr()
     app = create_app(settings)
     listener = listen(settings.server)
+    _leave_on_signals()
     server = http_server(app, settings)
     threading.Thread(target=_leave_with_parent, args=(server,), name="parent watch", daemon=True).start()
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
@@ -100,13 +102,16 @@ def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
 
 
 def _run(server: uvicorn.Server, listener: socket.socket) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn raises the signal again when it is done; its default would end the process as killed
-        signal.signal(number, _exit)
     try:
         server.run(sockets=[listener])
     finally:
         listener.close()
+
+
+def _leave_on_signals() -> None:
+    """uvicorn raises the signal that ended it again; by default the process would end as killed."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
