@@ -135,8 +135,7 @@ class Context:
         start = self._start
         voice, engine = await self._cast(start.voice)
         self._facts |= {"voice": voice.id, "engine": voice.engine}
-        speed = voice.speed if start.speed is None else start.speed
-        turn = Turn(voice, seed=start.seed, speed=speed, latency=start.latency)
+        turn = Turn(voice, seed=start.seed, speed=start.speed, latency=start.latency)
         async with Utterance(engine, turn, rate=start.rate, lead_s=self._lead_s) as utterance:
             await self._lane.put(
                 Started(
