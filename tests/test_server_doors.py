@@ -249,6 +249,13 @@ def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
             listen(ServerSettings(host=host, port=0))
 
 
+def test_small_messages_leave_at_once() -> None:
+    with listen(ServerSettings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def _spawn(*argv: str, **environ: str) -> subprocess.Popen[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SPARKVOICE_")}
     return subprocess.Popen(

@@ -74,9 +74,12 @@ def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
             f"cannot listen on port {port} of {host}: {error.strerror or error}; "
             "choose another with --port (0 takes a free one)"
         ) from error
+    # its connections inherit both. asyncio sets NODELAY only on sockets that name their protocol, and
+    # without it a small message, such as `cancelled`, waits 40 ms for the client's delayed ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # inherited by every connection: the kernel drops a client that stopped reading; uvicorn's close
-        # would wait for it to take what is buffered
+        # the kernel drops a client that stopped reading; uvicorn's close waits for it to take what is
+        # buffered
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_s * 1000))
     return listener
 
