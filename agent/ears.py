@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 from livekit import rtc
@@ -159,6 +160,9 @@ class STT(stt.STT[str]):
     def _check_language(self, language: NotGivenOr[str]) -> None:
         if utils.is_given(language) and LanguageCode(language) != LanguageCode(self._language):
             raise ValueError(f'these ears hear "{self._language}", not "{language}"')
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def aclose(self) -> None:
         for stream in list(self._streams):

@@ -65,17 +65,20 @@ Event = Paused | Resumed | Ended
 
 @dataclass(frozen=True, slots=True)
 class Silences:
-    """Seconds of silence after speech that make a pause and that make an end; seconds that are too long."""
+    """Seconds of silence after speech that make a pause and that make an end; seconds that are too long.
+
+    Whisper's window is 30 s, and it needs 3 s of emptiness in it: 29.9 s of speech came out as one word.
+    """
 
     pause_s: float = 0.15
     end_s: float = 0.30
-    longest_s: float = 28.0
+    longest_s: float = 25.0
 
     def __post_init__(self) -> None:
         if not FRAME_S <= self.pause_s <= self.end_s:
             raise ValueError(f"pause_s must lie between {FRAME_S} and end_s, not {self.pause_s}")
-        if not CUT_SEARCH_S < self.longest_s <= 29.0:
-            raise ValueError(f"longest_s must lie between {CUT_SEARCH_S} and 29, not {self.longest_s}")
+        if not CUT_SEARCH_S < self.longest_s <= 27.0:
+            raise ValueError(f"longest_s must lie between {CUT_SEARCH_S} and 27, not {self.longest_s}")
 
 
 class Endpointer:
@@ -125,7 +128,7 @@ class Endpointer:
     def _take(self, frame: Pcm) -> list[Event]:
         level = level_dbfs(frame)
         floor = max(FLOOR_DBFS, self._peak_dbfs - BELOW_PEAK_DB) if self.open else FLOOR_DBFS
-        voiced = level >= floor and self._vad.is_speech(bytes_of(frame), RATE)
+        voiced = bool(level >= floor) and self._vad.is_speech(bytes_of(frame), RATE)
         self._frames.append(frame)
         self._levels.append(level)
         self._voices.append(voiced)

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from livekit import rtc
 from livekit.agents.voice import io
@@ -105,7 +106,13 @@ class PlayoutOutput(io.AudioOutput):
         self.on_playback_started(created_at=time.time())
 
     def on_finished(self, position_s: float, interrupted: bool) -> None:
-        self.on_playback_finished(playback_position=position_s, interrupted=interrupted)
+        if interrupted:
+            # one turn of the loop later: the session clears while it still winds up the text, and
+            # the transcript's synchronizer complains of an end that comes before the text's
+            loop = asyncio.get_running_loop()
+            loop.call_soon(partial(self.on_playback_finished, playback_position=position_s, interrupted=True))
+        else:
+            self.on_playback_finished(playback_position=position_s, interrupted=False)
 
     def on_read(self) -> None:
         self._room.set()

@@ -149,16 +149,13 @@ class _Child(asyncio.Protocol):
 
     async def aclose(self) -> None:
         """Kill the process (it keeps nothing) and collect it."""
-        self._fail()
-        if self._requests is not None:
-            self._requests.abort()
-        elif self.process.stdin is not None:
-            self.process.stdin.close()
-        if self._answers is not None:
-            self._answers.close()
-        elif self.process.stdout is not None:
-            self.process.stdout.close()
         self.process.kill()
+        self._fail()
+        for pipe, end in ((self._requests, self.process.stdin), (self._answers, self.process.stdout)):
+            if pipe is not None:
+                pipe.close()  # harmless if it has lost its other end before
+            elif end is not None:
+                end.close()
         while self.process.poll() is None:  # noqa: ASYNC110 - the end of a Popen sets no Event
             await asyncio.sleep(_POLL_S)
 
