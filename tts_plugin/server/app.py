@@ -1,0 +1,112 @@
+"""The engine server as an ASGI app: its routes, and the engines and voices that live as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, WebSocket
+from starlette.responses import JSONResponse
+
+from tts_plugin.config import Settings
+from tts_plugin.engine import ENGINES, load_engine
+from tts_plugin.errors import TTSError
+from tts_plugin.server.auth import Doors
+from tts_plugin.server.engines import Engines
+from tts_plugin.server.stream import Limits, Streams
+from tts_plugin.voices import VoiceRegistry, open_registry
+from tts_plugin.wire import PATH
+from tts_plugin.worker import SerialWorker
+
+log = logging.getLogger(__name__)
+
+_SHOWN = ("id", "name", "language", "engine", "licence", "description", "credit")
+
+
+def create_app(
+    settings: Settings,
+    *,
+    registry: VoiceRegistry | None = None,
+    engines: Engines | None = None,
+    limits: Limits | None = None,
+) -> FastAPI:
+    """The app; ConfigError if its host is open to others and there is no token.
+
+    It answers as soon as it starts and warms the engines meanwhile; `/readyz` tells when they are.
+    registry, engines: None takes the deployment's, as the settings say.
+    """
+    settings.server.require_closed_door()
+    voices = registry or open_registry(settings.engine, ENGINES)
+    loaded = engines or Engines(partial(load_engine, settings=settings.engine))
+    worker = SerialWorker("voices")
+    streams = Streams(settings, voices, loaded, worker, limits or Limits())
+
+    def to_warm() -> tuple[str, ...]:
+        return (voices.default.engine,) if settings.engine.warm is None else settings.engine.warm
+
+    async def warm_up() -> None:
+        try:
+            for name in await worker.run(to_warm):
+                await loaded.get(name)
+        except TTSError as error:
+            log.error("not ready: %s", error)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(warm_up(), name="warm up")
+        try:
+            yield
+        finally:
+            warming.cancel()
+            await asyncio.wait([warming])
+            await loaded.aclose()
+            worker.close()
+
+    app = FastAPI(title="Sparkvoice engine", lifespan=lifespan, openapi_url=None)  # see docs/protocol.md
+    app.add_middleware(Doors, settings=settings.server)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        """The process answers."""
+        return {"ok": True}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        """200 once a turn would start at once, 503 before and if it cannot."""
+        try:
+            names = await worker.run(to_warm)
+        except TTSError as error:
+            return JSONResponse({"ready": False, "engines": {}, "problem": str(error)}, 503)
+        ready = all(loaded.ready(name) for name in names)
+        return JSONResponse(
+            {"ready": ready, "engines": {name: loaded.status(name) for name in names}}, 200 if ready else 503
+        )
+
+    @app.get("/v1/voices")
+    async def list_voices() -> dict[str, Any]:
+        """Every voice, the default one's id, and how many complaints there are about voice files."""
+        return await worker.run(_catalogue, voices)
+
+    @app.websocket(PATH)
+    async def stream(socket: WebSocket) -> None:
+        await streams.serve(socket)
+
+    return app
+
+
+def _catalogue(voices: VoiceRegistry) -> dict[str, Any]:
+    listed = voices.list()
+    try:
+        default = voices.default.id
+    except TTSError:
+        default = None
+    return {
+        "default": default,
+        "voices": [{key: asdict(voice)[key] for key in _SHOWN} for voice in listed],
+        "problems": len(voices.problems),
+    }

@@ -1,0 +1,113 @@
+"""Running the engine server as a process: the socket, uvicorn, signals, and the child mode of `TTS()`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from tts_plugin.config import ServerSettings, Settings
+from tts_plugin.errors import ConfigError
+from tts_plugin.server.app import create_app
+from tts_plugin.server.stream import STALL_S
+
+log = logging.getLogger(__name__)
+
+_BYTES_PER_CHAR = 12  # of text as JSON at most: an escaped pair of surrogates
+_CONTROL_BYTES = 65_536  # of any other message
+_STDIN = 0  # file descriptor
+_LEAVE_S = 2.0  # after its parent has gone a child is gone, too
+_GRACE_S = 1  # for connections to close at shutdown
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM; ConfigError if the door is open or the port is not to be had."""
+    app = create_app(settings)
+    listener = listen(settings.server)
+    host, port = listener.getsockname()[:2]
+    log.info("engine server on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    _run(http_server(app, settings), listener)
+
+
+def serve_child(settings: Settings) -> None:
+    """Serve the parent process, and only as long as it lives.
+
+    One line of JSON on stdout, {"port": N}, as soon as it listens; it ends when stdin does, which also
+    happens when the parent is killed.
+    """
+    app = create_app(settings)
+    listener = listen(settings.server)
+    server = http_server(app, settings)
+    threading.Thread(target=_leave_with_parent, args=(server,), name="parent watch", daemon=True).start()
+    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    _run(server, listener)
+
+
+def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
+    """The listening socket, or ConfigError that says what to do. stall_s: see Limits."""
+    host, port = settings.host, settings.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family)
+    except OSError as error:
+        way_out = "choose another port with --port or server.port (0 takes a free one)"
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; {way_out}"
+        ) from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # inherited by every connection: the kernel drops a client that stopped reading; uvicorn's close
+        # would wait for it to take what is buffered
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_s * 1000))
+    return listener
+
+
+def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
+    """uvicorn as this server needs it: no compression (latency), bounded messages, no log of its own."""
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        ws="websockets-sansio",
+        ws_max_size=settings.engine.max_text_chars * _BYTES_PER_CHAR + _CONTROL_BYTES,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        ws_per_message_deflate=False,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return uvicorn.Server(config)
+
+
+def _run(server: uvicorn.Server, listener: socket.socket) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again when it is done; its default would end the process as killed
+        signal.signal(number, _exit)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _leave_with_parent(server: uvicorn.Server) -> None:
+    with suppress(OSError):  # no stdin at all
+        while os.read(_STDIN, 4096):
+            pass
+    server.should_exit = True
+    time.sleep(_LEAVE_S)  # a daemon thread: never reached if the server has ended by then
+    os._exit(1)
