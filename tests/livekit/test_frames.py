@@ -28,7 +28,7 @@ async def test_c08_one_request_one_segment_and_only_the_last_frame_is_final(plug
 async def test_c09_every_frame_has_the_declared_rate_and_is_plain_pcm(
     plugin_over: PluginOver, rate: int
 ) -> None:
-    plugin = plugin_over(BookedEngine(rate=16000), rate=rate)
+    plugin = await plugin_over(BookedEngine(rate=16000), rate=rate)
     events = await say(plugin, "Hello there.")
     assert {event.frame.sample_rate for event in events} == {plugin.sample_rate} == {rate}
     assert {event.frame.num_channels for event in events} == {plugin.num_channels} == {1}
@@ -76,7 +76,7 @@ async def test_a_stream_is_synthesised_three_seconds_ahead_and_a_text_as_fast_as
     plugin_over: PluginOver,
 ) -> None:
     engine = BookedEngine(seconds_per_char=0.1)
-    plugin = plugin_over(engine)
+    plugin = await plugin_over(engine)
     async with plugin.stream(conn_options=ONCE) as stream:
         stream.push_text(" ".join([FERRY] * 4))
         stream.end_input()
@@ -112,7 +112,7 @@ async def test_c45_words_come_no_later_than_their_audio(plugin: TTS) -> None:
 
 async def test_c45_the_embedded_voice_times_its_words(plugin_over: PluginOver) -> None:
     async with open_engine("hibari") as hibari:
-        events = await collect(plugin_over(hibari, voice="hibari").synthesize(FERRY))
+        events = await collect((await plugin_over(hibari, voice="hibari")).synthesize(FERRY))
     words = words_of(events)
     assert text_of(events) == FERRY
     assert len(words) == len(FERRY.split())

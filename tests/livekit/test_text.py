@@ -120,6 +120,6 @@ async def test_a_long_text_without_punctuation_is_spoken_whole(
 ) -> None:
     engine = BookedEngine(seconds_per_char=0.001)
     words = " ".join(f"word{number}" for number in range(400))
-    events = await collect(plugin_over(engine).synthesize(words, conn_options=ONCE))
+    events = await collect((await plugin_over(engine)).synthesize(words, conn_options=ONCE))
     assert " ".join(engine.texts) == words
     assert text_of(events) == words
