@@ -10,7 +10,7 @@ from contextlib import aclosing
 from tts_plugin.audio import AudioFrame
 from tts_plugin.engine import Segment, Turn
 from tts_plugin.engines.tone import ToneEngine
-from tts_plugin.errors import Overloaded, TTSError
+from tts_plugin.errors import Overloaded
 
 
 class BookedEngine:
@@ -93,10 +93,6 @@ class FailingEngine(BookedEngine):
                     raise self.errors.pop(0)
                 count += 1
                 yield frame
-
-    async def warm_up(self) -> None:
-        if self.errors and isinstance(self.errors[0], TTSError):
-            raise self.errors[0]
 
 
 class StallingEngine(BookedEngine):

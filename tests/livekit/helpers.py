@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from livekit.agents import APIConnectOptions, metrics
+from livekit.agents import APIConnectOptions, APIError, metrics
 from livekit.agents import tts as lk
-from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT, TimedString
+from livekit.agents.types import USERDATA_TIMED_TRANSCRIPT
 
-from tts_plugin.adapters.livekit import TTS
 from tts_plugin.audio import Pcm, samples_of
+from tts_plugin.spoken import Word
 
 ONCE = APIConnectOptions(max_retry=0, timeout=5.0)
 FERRY = "The ferry to the island leaves at nine. It takes two hours to cross the bay."
@@ -43,8 +43,14 @@ def seconds_of(events: list[lk.SynthesizedAudio]) -> float:
     return sum(event.frame.duration for event in events)
 
 
-def words_of(events: list[lk.SynthesizedAudio]) -> list[TimedString]:
-    return [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
+def words_of(events: list[lk.SynthesizedAudio]) -> list[Word]:
+    timed = [word for event in events for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, [])]
+    return [Word(str(word), word.start_time, word.end_time) for word in timed]
+
+
+def text_of(events: list[lk.SynthesizedAudio]) -> str:
+    """What the words that came with the audio join to."""
+    return "".join(word.text for word in words_of(events))
 
 
 async def collect(stream: lk.SynthesizeStream | lk.ChunkedStream) -> list[lk.SynthesizedAudio]:
@@ -78,3 +84,26 @@ class Stopwatch:
     @property
     def s(self) -> float:
         return time.monotonic() - self._start_s
+
+
+async def collect_to_error(
+    stream: lk.SynthesizeStream | lk.ChunkedStream,
+) -> tuple[list[lk.SynthesizedAudio], APIError]:
+    """The events of a stream that fails, and its error; anything but an APIError fails the test."""
+    events: list[lk.SynthesizedAudio] = []
+    async with stream:
+        try:
+            async for event in stream:
+                events.append(event)
+        except APIError as error:
+            return events, error
+    raise AssertionError("it did not fail")
+
+
+async def say_to_error(
+    plugin: lk.TTS[Any], text: str, conn_options: APIConnectOptions = ONCE
+) -> tuple[list[lk.SynthesizedAudio], APIError]:
+    stream = plugin.stream(conn_options=conn_options)
+    stream.push_text(text)
+    stream.end_input()
+    return await collect_to_error(stream)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.livekit.conftest import PluginOver
 from tests.livekit.engines import BookedEngine
-from tests.livekit.helpers import FERRY, ONCE, Stopwatch, collect, pcm_of, say, seconds_of, words_of
+from tests.livekit.helpers import FERRY, ONCE, Stopwatch, collect, pcm_of, say, seconds_of, text_of, words_of
 from tts_plugin.adapters.livekit import TTS
 from tts_plugin.engine import open_engine
 
@@ -28,7 +28,7 @@ async def test_c08_one_request_one_segment_and_only_the_last_frame_is_final(plug
 async def test_c09_every_frame_has_the_declared_rate_and_is_plain_pcm(
     plugin_over: PluginOver, rate: int
 ) -> None:
-    plugin = plugin_over(BookedEngine(rate=16000), rate=rate)
+    plugin = await plugin_over(BookedEngine(rate=16000), rate=rate)
     events = await say(plugin, "Hello there.")
     assert {event.frame.sample_rate for event in events} == {plugin.sample_rate} == {rate}
     assert {event.frame.num_channels for event in events} == {plugin.num_channels} == {1}
@@ -76,7 +76,7 @@ async def test_a_stream_is_synthesised_three_seconds_ahead_and_a_text_as_fast_as
     plugin_over: PluginOver,
 ) -> None:
     engine = BookedEngine(seconds_per_char=0.1)
-    plugin = plugin_over(engine)
+    plugin = await plugin_over(engine)
     async with plugin.stream(conn_options=ONCE) as stream:
         stream.push_text(" ".join([FERRY] * 4))
         stream.end_input()
@@ -88,16 +88,18 @@ async def test_a_stream_is_synthesised_three_seconds_ahead_and_a_text_as_fast_as
     assert watch.s < 2.0
 
 
-@pytest.mark.parametrize("deltas", [(FERRY,), tuple(FERRY), ("  Well, ", "it\n\nleaves ", "** at ", "nine...  ")])
+@pytest.mark.parametrize(
+    "deltas", [(FERRY,), tuple(FERRY), ("  Well, ", "it\n\nleaves ", "** at ", "nine...  ")]
+)
 async def test_c45_words_join_to_the_text_in_order_and_within_the_audio(
     plugin: TTS, deltas: tuple[str, ...]
 ) -> None:
     events = await say(plugin, *deltas)
     words = words_of(events)
-    assert "".join(words) == "".join(deltas)
-    assert all(word.start_time <= word.end_time for word in words)
-    assert all(one.end_time <= two.start_time for one, two in pairwise(words))
-    assert words[-1].end_time <= seconds_of(events) + 0.05
+    assert text_of(events) == "".join(deltas)
+    assert all(word.start_s <= word.end_s for word in words)
+    assert all(one.end_s <= two.start_s for one, two in pairwise(words))
+    assert words[-1].end_s <= seconds_of(events) + 0.05
 
 
 async def test_c45_words_come_no_later_than_their_audio(plugin: TTS) -> None:
@@ -105,15 +107,15 @@ async def test_c45_words_come_no_later_than_their_audio(plugin: TTS) -> None:
     for event in await say(plugin, FERRY):
         played_s += event.frame.duration
         for word in words_of([event])[:-1]:
-            assert word.start_time >= played_s - event.frame.duration - 0.4
+            assert word.start_s >= played_s - event.frame.duration - 0.4
 
 
 async def test_c45_the_embedded_voice_times_its_words(plugin_over: PluginOver) -> None:
     async with open_engine("hibari") as hibari:
-        events = await collect(plugin_over(hibari, voice="hibari").synthesize(FERRY))
+        events = await collect((await plugin_over(hibari, voice="hibari")).synthesize(FERRY))
     words = words_of(events)
-    assert "".join(words) == FERRY
+    assert text_of(events) == FERRY
     assert len(words) == len(FERRY.split())
-    assert words[-1].end_time == pytest.approx(seconds_of(events), abs=0.05)
-    assert words[8].start_time == pytest.approx(seconds_of(events) / 2, abs=0.8)
+    assert words[-1].end_s == pytest.approx(seconds_of(events), abs=0.05)
+    assert words[8].start_s == pytest.approx(seconds_of(events) / 2, abs=0.8)
     assert np.abs(pcm_of(events)).max() > 3000

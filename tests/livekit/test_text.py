@@ -9,7 +9,17 @@ import pytest
 
 from tests.livekit.conftest import PluginOver
 from tests.livekit.engines import BookedEngine
-from tests.livekit.helpers import FERRY, ONCE, Log, Stopwatch, collect, pcm_of, say, seconds_of, words_of
+from tests.livekit.helpers import (
+    FERRY,
+    ONCE,
+    Log,
+    Stopwatch,
+    collect,
+    pcm_of,
+    say,
+    seconds_of,
+    text_of,
+)
 from tts_plugin.adapters.livekit import TTS
 
 UNSPEAKABLE = ["...", "🙂", "**", "- ", "*** ---", "?!", "👍🏽 🎉", "```", "\u200b…", "…\n\n—", "# ", "\x00"]
@@ -45,7 +55,7 @@ async def test_c03_unspeakable_text_is_a_short_silence_and_no_error(plugin: TTS,
     for events in (await say(plugin, text), await collect(plugin.synthesize(text))):
         assert seconds_of(events) == pytest.approx(0.1, abs=0.011)
         assert not pcm_of(events).any()
-        assert "".join(words_of(events)) == text
+        assert text_of(events) == text
     assert watch.s < 1.0
     assert log.errors == []
 
@@ -69,7 +79,7 @@ async def test_c04_ending_and_flushing_twice_speaks_once(plugin: TTS, engine: Bo
 async def test_c05_one_character_at_a_time_sounds_like_the_whole(plugin: TTS) -> None:
     whole, single = await say(plugin, FERRY), await say(plugin, *FERRY)
     assert np.array_equal(pcm_of(whole), pcm_of(single))
-    assert "".join(words_of(single)) == FERRY
+    assert text_of(single) == FERRY
 
 
 async def test_c06_a_flush_in_mid_sentence_speaks_everything_once(plugin: TTS, engine: BookedEngine) -> None:
@@ -110,6 +120,6 @@ async def test_a_long_text_without_punctuation_is_spoken_whole(
 ) -> None:
     engine = BookedEngine(seconds_per_char=0.001)
     words = " ".join(f"word{number}" for number in range(400))
-    events = await collect(plugin_over(engine).synthesize(words, conn_options=ONCE))
+    events = await collect((await plugin_over(engine)).synthesize(words, conn_options=ONCE))
     assert " ".join(engine.texts) == words
-    assert "".join(words_of(events)) == words
+    assert text_of(events) == words
