@@ -103,7 +103,7 @@ async def test_a_call_is_heard_and_a_typed_question_cuts_it_off_within_milliseco
         assert sound.loudest(sound.heard, cut["page_ms"] - 400, cut["page_ms"]) > 0.1
         # the gain is down; what was under way still arrives and is not heard
         assert cut["page_ms"] - cut["sent_ms"] < 100
-        assert sound.loudest(sound.heard, cut["page_ms"] + 40, cut["page_ms"] + 80) < SOUND
+        assert sound.loudest(sound.heard, cut["page_ms"] + 20, cut["page_ms"] + 60) < SOUND
         # captions of both sides, the unheard rest gone, and a mark where it was cut
         await expect(log).not_to_contain_text("sixteen")
         await expect(log).to_contain_text("interrupted")
@@ -126,7 +126,7 @@ async def test_the_callers_voice_silences_the_agent(talking_mic: Path) -> None:
         await page.wait_for_timeout(150)
         sound = await heard(page, cut["page_ms"] - 1000)
         assert sound.loudest(sound.heard, cut["page_ms"] - 300, cut["page_ms"]) > 0.1
-        assert sound.loudest(sound.heard, cut["page_ms"] + 40, cut["page_ms"] + 80) < SOUND
+        assert sound.loudest(sound.heard, cut["page_ms"] + 20, cut["page_ms"] + 60) < SOUND
         barge_ms = (await page.evaluate("sparkvoice.latency"))["barge_ms"]
         assert 20 < barge_ms[0] < 1000
         await expect(page.get_by_role("log")).to_contain_text("interrupted")
@@ -267,6 +267,7 @@ async def test_everything_fits_on_the_screen(quiet_mic: Path, width: int, tall: 
             assert box["x"] + box["width"] <= width
             assert box["y"] + box["height"] <= tall
             assert box["height"] >= 24
+        assert (await page.get_by_role("log").bounding_box() or {})["height"] >= 100
         overlaps = await page.evaluate(
             """() => {
                 const boxes = [...document.querySelectorAll('button, select, input')]

@@ -60,6 +60,7 @@ export class Sound {
     this.gate.gain.cancelScheduledValues(now);
     this.gate.gain.setValueAtTime(this.gate.gain.value, now);
     this.gate.gain.linearRampToValueAtTime(0, now + CUT_S);
+    this.cutEnd = now + CUT_S; // audio clock
     this.closed = true;
     this.cutMs = performance.now();
     return this.cutMs;
@@ -70,8 +71,8 @@ export class Sound {
     if (!this.closed) return;
     const drainMs = Math.min(500, this.jitterMs + 60);
     const at = this.context.currentTime + Math.max(0, this.cutMs + drainMs - performance.now()) / 1000;
-    this.gate.gain.cancelScheduledValues(this.context.currentTime);
-    this.gate.gain.setValueAtTime(0, at);
+    // the cut itself must run to its end: a new sentence may be told in the same millisecond
+    this.gate.gain.setValueAtTime(0, Math.max(at, this.cutEnd));
     this.gate.gain.linearRampToValueAtTime(1, at + OPEN_S);
     this.closed = false;
   }
