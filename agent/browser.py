@@ -11,7 +11,6 @@ from livekit.agents import llm, stt
 
 from agent.assistant import Assistant
 from agent.config import AgentSettings
-from agent.echo_guard import EchoGuard
 from agent.media_io import Control, PlayoutOutput
 from agent.role_log import (
     AgentSaid,
@@ -23,9 +22,8 @@ from agent.role_log import (
     TurnMeasured,
     UserSaid,
 )
-from agent.session import Conversation, build_session, converse
+from agent.session import Conversation, build_session, build_vad, converse
 from agent.transports.webrtc import Json, WebRtcCall
-from agent.vad import VAD
 from tts_plugin import TTS
 from tts_plugin.errors import BadRequest
 
@@ -64,12 +62,11 @@ class Talker:
     async def _talk(self, call: WebRtcCall, mouth: TTS) -> None:
         output = PlayoutOutput(call.playout)
         output.on_control(lambda control: call.send(control_message(control, call.now_ms)))
-        guard = EchoGuard(call.playout) if self.settings.echo_guard else None
         session = build_session(
             tts=mouth,
             stt=self.ears,
             llm=self.brain,
-            vad=VAD(guard=guard, min_silence_s=self.settings.min_silence_s),
+            vad=build_vad(self.settings, call.playout),
             settings=self.settings,
         )
         captions = Captions(call.send)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import av
 import numpy as np
 import psutil
 import pytest
-from aiortc import RTCConfiguration, RTCIceServer, RTCPeerConnection, RTCSessionDescription
+from aiortc import RTCConfiguration, RTCIceServer, RTCPeerConnection
 from aiortc.jitterbuffer import JitterBuffer
-from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 from aiortc.rtp import RtpPacket
 
 from agent.playout import Playout
@@ -27,7 +23,6 @@ from agent.transports.webrtc import (
     RATE,
     IceOptions,
     PlayoutTrack,
-    WebRtcCall,
     answered,
     mono,
     offer_loopback,
@@ -35,88 +30,13 @@ from agent.transports.webrtc import (
     shorten_jitter_buffer,
     without_mdns,
 )
+from tests.far_browser import LOOPBACK, Browser, a_call
 from tts_plugin.audio import Pcm, level_dbfs, to_int16
 from tts_plugin.errors import BadRequest
-
-LOOPBACK = IceOptions(loopback=True)
 
 
 def tone(seconds: float, hz: float = 440.0, rate: int = RATE) -> Pcm:
     return to_int16(0.3 * np.sin(2 * np.pi * hz * np.arange(round(seconds * rate)) / rate))
-
-
-class Browser:
-    """The far end: an aiortc peer with a "ctl" channel that records what it hears and is told."""
-
-    def __init__(self, mic: MediaStreamTrack | None) -> None:
-        self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self.channel = self.pc.createDataChannel("ctl")
-        self.opened = asyncio.Event()
-        self.messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.frames: list[av.AudioFrame] = []
-        self.arrived = asyncio.Event()
-        self._ear: asyncio.Task[None] | None = None
-        if mic is None:
-            self.pc.addTransceiver("audio", direction="recvonly")
-        else:
-            self.pc.addTrack(mic)
-        self.channel.on("open", self.opened.set)
-        self.channel.on("message", lambda data: self.messages.put_nowait(json.loads(data)))
-        self.pc.on("track", self._listen)
-
-    def _listen(self, track: MediaStreamTrack) -> None:
-        self._ear = asyncio.get_running_loop().create_task(self._hear(track))
-
-    async def _hear(self, track: MediaStreamTrack) -> None:
-        while True:
-            try:
-                frame = await track.recv()
-            except MediaStreamError:
-                return
-            assert isinstance(frame, av.AudioFrame)
-            self.frames.append(frame)
-            self.arrived.set()
-
-    async def offer(self) -> str:
-        await self.pc.setLocalDescription(await self.pc.createOffer())
-        return self.pc.localDescription.sdp
-
-    async def accept(self, answer: str) -> None:
-        await self.pc.setRemoteDescription(RTCSessionDescription(sdp=answer, type="answer"))
-
-    async def hears(self, wanted: Callable[[list[av.AudioFrame]], bool], within_s: float = 5.0) -> None:
-        async with asyncio.timeout(within_s):
-            while not wanted(self.frames):
-                self.arrived.clear()
-                await self.arrived.wait()
-
-    async def told(self, kind: str, within_s: float = 5.0) -> dict[str, Any]:
-        async with asyncio.timeout(within_s):
-            while (message := await self.messages.get())["type"] != kind:
-                pass
-        return message
-
-    async def close(self) -> None:
-        await self.pc.close()
-        if self._ear:
-            await self._ear
-
-
-@asynccontextmanager
-async def a_call(mic: MediaStreamTrack | None = None) -> AsyncIterator[tuple[WebRtcCall, Browser]]:
-    """A call that is connected, its channel open."""
-    browser = Browser(mic)
-    for end in {browser.pc.sctp.transport, *(t.sender.transport for t in browser.pc.getTransceivers())}:
-        offer_loopback(end.transport.iceGatherer._connection, always=True)
-    try:
-        async with answered(await browser.offer(), LOOPBACK) as call:
-            await browser.accept(call.answer)
-            async with asyncio.timeout(5):
-                assert await call.connected()
-                await browser.opened.wait()
-            yield call, browser
-    finally:
-        await browser.close()
 
 
 def a_mic(pcm: Pcm) -> PlayoutTrack:

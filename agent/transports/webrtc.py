@@ -163,6 +163,7 @@ class WebRtcCall:
             self.ended_because = why
             self._ended.set()
             self._connected.set()  # nobody waits for that any more
+            self.audio.close()
 
     def _adopt(self, channel: RTCDataChannel) -> None:
         """Take the page's "ctl" channel; any other is ignored."""
@@ -281,7 +282,6 @@ async def answered(
         yield call
     finally:
         call.hang_up("ended by the agent")
-        call.audio.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
