@@ -302,7 +302,7 @@ async def test_the_event_loop_stays_free_while_speech_is_recognised(ears: STT) -
 
 async def until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not true():  # noqa: ASYNC110 - another process sets no Event
+        while not true():
             await asyncio.sleep(0.002)
 
 

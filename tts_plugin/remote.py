@@ -13,10 +13,12 @@ from typing import Any, Self
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
 from tts_plugin.engine import Latency
-from tts_plugin.errors import TTSError
+from tts_plugin.errors import EngineUnavailable, TTSError
 from tts_plugin.link import Address, Inbox, Link, open_socket
 from tts_plugin.spoken import Span, SpokenText
 from tts_plugin.timing import Clock, Timeline
+
+_RETRY_S = 0.2  # between the two tries to connect
 
 Locate = Callable[[], Awaitable[Address]]
 
@@ -65,9 +67,17 @@ class Remote:
         async with self._opening:
             if self._link is None or not self._link.alive:
                 await self.aclose()
-                address = await self._locate()
-                self._link = Link(await open_socket(address), address.url)
+                try:
+                    self._link = await self._open()
+                except EngineUnavailable:
+                    # it may have died just now: by then its supervisor knows, and `locate` waits
+                    await asyncio.sleep(_RETRY_S)
+                    self._link = await self._open()
             return self._link
+
+    async def _open(self) -> Link:
+        address = await self._locate()
+        return Link(await open_socket(address), address.url)
 
 
 class RemoteUtterance:
