@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
@@ -23,16 +23,20 @@ _RETRY_S = 0.2  # between the two tries to connect
 Locate = Callable[[], Awaitable[Address]]
 
 
+ServersOwn = Literal["server's own"]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a turn asks of the server; None leaves the choice to it. rate: Hz of the frames."""
+    """What a turn asks of the server; None leaves the choice to it. rate: Hz of the frames.
+    lead_s: how far ahead of its listener it is made; None = as fast as it goes."""
 
     rate: int
     voice: str | None = None
     seed: int | None = None
     speed: float | None = None
     latency: Latency = "balanced"
-    lead_s: float | None = wire.LEAD_S
+    lead_s: float | ServersOwn | None = "server's own"
 
 
 class Remote:
@@ -103,18 +107,7 @@ class RemoteUtterance:
         self.connection_reused = self._remote.connected
         self._link = await self._remote._connected()
         self._link.open(self._context, self._inbox)
-        ask = self._request
-        self._send(
-            wire.Start(
-                context=self._context,
-                voice=ask.voice,
-                rate=ask.rate,
-                seed=ask.seed,
-                speed=ask.speed,
-                latency=ask.latency,
-                lead_s=ask.lead_s,
-            )
-        )
+        self._link.send(self._start())
         return self
 
     async def __aexit__(
@@ -185,6 +178,20 @@ class RemoteUtterance:
                     self._over = True
         return 0.0
 
+    def _start(self) -> str:
+        ask = self._request
+        start = wire.Start(
+            context=self._context,
+            voice=ask.voice,
+            rate=ask.rate,
+            seed=ask.seed,
+            speed=ask.speed,
+            latency=ask.latency,
+        )
+        if ask.lead_s == "server's own":
+            return start.model_dump_json(exclude={"lead_s"})
+        return start.model_copy(update={"lead_s": ask.lead_s}).model_dump_json()
+
     def _send(self, message: wire.Message) -> None:
         if self._link is not None and not self._over:
-            self._link.send(message)
+            self._link.send(message.model_dump_json())
