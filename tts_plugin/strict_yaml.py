@@ -176,8 +176,10 @@ def _keys(kind: Any, place: Place) -> list[str]:  # Any: a class or what an anno
     fields = TypeAdapter(kind).json_schema()
     schema = fields
     for step in place:
-        inner = _followed(schema, fields)
-        schema = inner.get("items", {}) if isinstance(step, int) else inner.get("properties", {}).get(step, {})
+        outer = _followed(schema, fields)
+        schema = (
+            outer.get("items", {}) if isinstance(step, int) else outer.get("properties", {}).get(step, {})
+        )
     return list(_followed(schema, fields).get("properties", {}))
 
 
