@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent.recogniser import Recognition
 
-# Measured: silence, noise, clicks, hum and coughs give 0.80 to 0.97, spoken words at most 0.52 ("Yes.", cut short).
+# Measured: silence, noise, clicks, hum, coughs give 0.80 to 0.97, words at most 0.52 ("Yes.", cut short).
 NO_SPEECH = 0.75
 NO_SPEECH_UNSURE = (0.5, -1.0)  # or this much, with a mean log-probability below that
 # What tiny.en makes of short noises; a caller who says one of them voices it for longer than this.
