@@ -24,7 +24,8 @@ from livekit.agents import APIConnectionError, APIConnectOptions, stt
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS
 from rapidfuzz.distance import Levenshtein
 
-from agent.ears import STT, bundled_model, heard_text
+from agent.ears import STT, bundled_model
+from agent.ghosts import heard_text
 from agent.recogniser import Recognition, repeats
 from agent.recogniser_process import RecogniserError, RecogniserProcess
 from tts_plugin.audio import Pcm, silence, to_int16
