@@ -49,9 +49,9 @@ class ProbedTone(ToneEngine):
             self.speaking -= 1
 
 
-def settings_of(**sections: Mapping[str, Any]) -> Settings:
-    """The default settings with these sections laid over, nothing from the environment."""
-    return load_settings(arguments=sections, environ={})
+def settings_of(engine: Mapping[str, Any] | None = None, server: Mapping[str, Any] | None = None) -> Settings:
+    """The default settings with these laid over, nothing from the environment."""
+    return load_settings(engine=engine, server=server, environ={})
 
 
 def voices_for(folder: Path, engines: Mapping[str, str]) -> VoiceRegistry:
@@ -189,7 +189,9 @@ class Client:
 async def client(port: int, **headers: str) -> AsyncIterator[Client]:
     """A connection to the server at that port."""
     url = f"ws://127.0.0.1:{port}{wire.PATH}"
-    async with connect(url, additional_headers=headers, proxy=None, compression=None) as socket:
+    async with connect(
+        url, additional_headers=headers, proxy=None, compression=None, close_timeout=0.2
+    ) as socket:
         yield Client(socket)
 
 

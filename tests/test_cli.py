@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import wave
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -272,10 +274,22 @@ def test_serve_refuses_what_it_cannot_use(refused: Callable[..., str], argv: lis
 
 
 def test_serve_names_the_port_that_is_in_use(refused: Callable[..., str]) -> None:
-    pytest.importorskip("tts_plugin.server.run")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert f"port {port} of 127.0.0.1: Address already in use" in refused("serve", "--port", str(port))
+
+
+def test_serve_listens_says_where_and_ends_when_told_to() -> None:
+    with process("serve", "--port", "0") as child:
+        assert child.stderr is not None
+        line = child.stderr.readline().decode()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        assert found, line
+        with urlopen(f"{found[0]}/healthz", timeout=10) as answer:
+            assert answer.status == 200
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=30)
+    assert child.returncode == 0
 
 
 # --- the frame

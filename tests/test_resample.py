@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tts_plugin.audio import AudioFrame, to_int16
-from tts_plugin.resample import FrameResampler, StreamResampler
+from tts_plugin.resample import FrameResampler, Quality, StreamResampler
 
 PAIRS = [(16000, 24000), (24000, 48000), (24000, 8000), (24000, 16000), (8000, 16000), (48000, 16000)]
 
@@ -13,7 +13,9 @@ def tone(rate: int, hz: float, seconds: float = 1.0) -> np.ndarray:
     return to_int16(0.5 * np.sin(2 * np.pi * hz * np.arange(round(rate * seconds)) / rate))
 
 
-def in_pieces(pcm: np.ndarray, rate_in: int, rate_out: int, samples: int, quality="HQ") -> np.ndarray:
+def in_pieces(
+    pcm: np.ndarray, rate_in: int, rate_out: int, samples: int, quality: Quality = "HQ"
+) -> np.ndarray:
     stream = StreamResampler(rate_in, rate_out, quality)
     parts = [stream.push(pcm[at : at + samples]) for at in range(0, len(pcm), samples)]
     return np.concatenate([*parts, stream.flush()])
@@ -30,7 +32,7 @@ def test_pieces_equal_the_whole_and_lengths_are_exact(rate_in: int, rate_out: in
 
 
 @pytest.mark.parametrize("quality", ["HQ", "LQ"])
-def test_nothing_above_half_the_new_rate_comes_back_as_an_alias(quality: str) -> None:
+def test_nothing_above_half_the_new_rate_comes_back_as_an_alias(quality: Quality) -> None:
     out = in_pieces(tone(24000, 5500), 24000, 8000, 480, quality)[800:-800].astype(float)
     rms_db = 20 * np.log10(np.sqrt(np.mean(out**2)) / (32767 * 0.5 / np.sqrt(2)) + 1e-12)
     assert rms_db < -70
@@ -73,4 +75,6 @@ def test_frames_stay_contiguous_and_keep_their_segment() -> None:
     assert [frame.start for frame in out] == stops[:-1]
     assert stops[-1] == 12000
     assert [f.segment for f in out] == sorted(f.segment for f in out)
+    ends = [frame.stop for frame in out if frame.ends_segment]
+    assert ends == [2400, 4800, 7200, 9600, 12000]  # where the engine's own 1600-sample segments end
     assert {frame.rate for frame in out} == {24000}

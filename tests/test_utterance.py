@@ -213,7 +213,7 @@ async def test_spans_say_which_samples_speak_which_text_before_they_are_heard() 
         utterance.push("**Hello** there, my friend. Good bye to you.")
         utterance.end()
         async for frame in utterance:
-            assert utterance.text.spans[-1].sample_from <= frame.start or frame.segment == 0
+            assert utterance.text.spans[frame.segment].sample_from <= frame.start
     spans = utterance.text.spans
     assert [utterance.text.text[s.text_from : s.text_to].strip() for s in spans] == [
         "**Hello** there, my friend.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -16,7 +15,6 @@ from tts_plugin.arguments import BAD_INPUT, Parser, whole_number
 from tts_plugin.config import load_settings
 from tts_plugin.engine import ENGINES
 from tts_plugin.errors import (
-    ConfigError,
     EngineUnavailable,
     Overloaded,
     SynthesisFailed,
@@ -185,14 +183,7 @@ def serve(argv: list[str]) -> int:
     chosen = {key: value for key, value in (("host", args.host), ("port", args.port)) if value is not None}
     settings = load_settings(args.config, server=chosen)
     settings.server.require_closed_door()
-    run = load("tts_plugin.server.run:serve", "serve", "server")
-    try:
-        run(settings)
-    except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-            raise
-        door = f"port {settings.server.port} of {settings.server.host}"
-        raise ConfigError(f"cannot listen on {door}: {error.strerror}; choose another with --port") from error
+    load("tts_plugin.server.run:serve", "serve", "server")(settings)
     return OK
 
 

@@ -29,13 +29,19 @@ class Sampling:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn to speak. seed: same seed, same text, same samples; None draws a new one.
-    speed: 1.0 is the voice's own pace. latency: how much fidelity the first window may cost."""
+    speed: 1.0 is as trained; None is the voice's own. latency: how much fidelity the first window may
+    cost."""
 
     voice: Voice
     seed: int | None = None
-    speed: float = 1.0
+    speed: float | None = None
     latency: Latency = "balanced"
     sampling: Sampling = field(default_factory=Sampling)
+
+    @property
+    def pace(self) -> float:
+        """How fast to speak, 1.0 as trained."""
+        return self.voice.speed if self.speed is None else self.speed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ and a peak error of 411 at 16 -> 48 kHz in 20 ms pieces, against 84 dB with carr
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -51,31 +53,47 @@ class StreamResampler:
 
 
 class FrameResampler:
-    """One utterance's frames at another rate, contiguous again and each still naming its segment.
+    """One utterance's frames at another rate: contiguous, cut where segments meet, each naming its own.
 
-    A frame that ends a segment says so at the sample where the engine's frame ended, give or take the
-    resampler's hold-back; lengths add up exactly over the utterance.
+    A sample of the engine's at index i comes out at round(i * rate_out / rate_in); lengths add up exactly.
     """
 
     def __init__(self, rate_in: int, rate_out: int, quality: Quality = "HQ") -> None:
         self._stream = StreamResampler(rate_in, rate_out, quality)
         self._sent = 0
-        self._segment = 0
-        self._ends_segment = False  # owed: the end of a segment whose samples were all held back
+        self._segments: deque[_Open] = deque()  # whose samples are still due, in order
 
     def push(self, frame: AudioFrame) -> list[AudioFrame]:
         if self._stream.rate_in == self._stream.rate_out:
             return [frame]
-        self._segment = frame.segment
-        self._ends_segment |= frame.ends_segment
+        if not self._segments or self._segments[-1].index != frame.segment:
+            self._segments.append(_Open(frame.segment))
+        if frame.ends_segment:
+            self._segments[-1].stop = round(frame.stop * self._stream.rate_out / self._stream.rate_in)
         return self._frames(self._stream.push(frame.pcm))
 
     def flush(self) -> list[AudioFrame]:
         return self._frames(self._stream.flush())
 
     def _frames(self, pcm: Pcm) -> list[AudioFrame]:
-        if len(pcm) == 0:
-            return []
-        frame = AudioFrame(pcm, self._stream.rate_out, self._sent, self._segment, self._ends_segment)
-        self._sent, self._ends_segment = frame.stop, False
-        return [frame]
+        frames = []
+        while len(pcm):
+            segment = self._segments[0]
+            count = len(pcm) if segment.stop is None else min(len(pcm), segment.stop - self._sent)
+            ends = segment.stop == self._sent + count
+            if count:
+                rate = self._stream.rate_out
+                frames.append(AudioFrame(pcm[:count], rate, self._sent, segment.index, ends))
+                self._sent += count
+                pcm = pcm[count:]
+            if ends and len(self._segments) > 1:
+                self._segments.popleft()
+            elif ends:
+                segment.stop = None  # a sample more than its rounded length
+        return frames
+
+
+@dataclass(slots=True)
+class _Open:
+    index: int
+    stop: int | None = None  # in samples out, once the engine has ended it

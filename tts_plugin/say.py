@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--seed", metavar="N", type=whole_number(0, 2**32 - 1), help="same seed, same samples"
     )
-    parser.add_argument("--speed", metavar="X", type=number(0.5, 2.0), default=1.0)
+    parser.add_argument("--speed", metavar="X", type=number(0.5, 2.0))
     parser.add_argument("--json", action="store_true", help="print the timeline as one JSON object")
     parser.add_argument("--config", metavar="F.yaml", type=Path)
     args = parser.parse_args(argv)

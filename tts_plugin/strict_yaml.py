@@ -176,7 +176,8 @@ def _keys(kind: Any, place: Place) -> list[str]:  # Any: a class or what an anno
     fields = TypeAdapter(kind).json_schema()
     schema = fields
     for step in place:
-        schema = _followed(schema, fields).get("properties", {}).get(step, {})
+        inner = _followed(schema, fields)
+        schema = inner.get("items", {}) if isinstance(step, int) else inner.get("properties", {}).get(step, {})
     return list(_followed(schema, fields).get("properties", {}))
 
 

@@ -52,7 +52,7 @@ class HibariEngine:
         seed = secrets.randbits(32) if turn.seed is None else turn.seed
         at = 0
         async for segment in segments:
-            pcm = await self._worker.run(self._synthesise, segment.text, turn.speed, (seed, segment.index))
+            pcm = await self._worker.run(self._synthesise, segment.text, turn.pace, (seed, segment.index))
             if len(pcm):
                 yield AudioFrame(pcm, self.rate, at, segment.index, ends_segment=True)
                 at += len(pcm)

@@ -27,7 +27,7 @@ class ToneEngine:
 
     async def speak(self, turn: Turn, segments: AsyncIterator[Segment]) -> AsyncGenerator[AudioFrame]:
         at = 0
-        samples = round(self._seconds_per_char / turn.speed * self.rate)
+        samples = round(self._seconds_per_char / turn.pace * self.rate)
         async for segment in segments:
             for index, char in enumerate(segment.text):
                 pcm = tone(char, samples, self.rate)

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
 from pathlib import Path
 
+from tts_plugin.arguments import BAD_INPUT, Parser, whole_number
 from tts_plugin.config import load_settings
 from tts_plugin.errors import TTSError
 from tts_plugin.server.run import serve, serve_child
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tts_plugin.server", description=__doc__)
+    parser = Parser("python -m tts_plugin.server", description=__doc__)
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML settings (default: the bundled ones)"
     )
+    parser.add_argument("--child", action="store_true", help="serve the parent process, on loopback")
     parser.add_argument(
-        "--child", action="store_true", help="serve the parent process on a free loopback port"
+        "--port", type=whole_number(0, 65_535), help="0 takes a free one, the child's default"
     )
     chosen = parser.parse_args(argv)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
     try:
         if chosen.child:
-            loopback = {"server": {"host": "127.0.0.1", "port": 0}}
-            serve_child(load_settings(chosen.config, arguments=loopback))
+            loopback = {"host": "127.0.0.1", "port": chosen.port or 0}
+            serve_child(load_settings(chosen.config, server=loopback))
         else:
-            serve(load_settings(chosen.config))
+            given = {} if chosen.port is None else {"port": chosen.port}
+            serve(load_settings(chosen.config, server=given))
     except TTSError as error:
         print(f"tts_plugin.server: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
     except SystemExit as leaving:
         return int(leaving.code or 0)
     return 0

@@ -135,8 +135,7 @@ class Context:
         start = self._start
         voice, engine = await self._cast(start.voice)
         self._facts |= {"voice": voice.id, "engine": voice.engine}
-        speed = voice.speed if start.speed is None else start.speed
-        turn = Turn(voice, seed=start.seed, speed=speed, latency=start.latency)
+        turn = Turn(voice, seed=start.seed, speed=start.speed, latency=start.latency)
         async with Utterance(engine, turn, rate=start.rate, lead_s=self._lead_s) as utterance:
             await self._lane.put(
                 Started(
@@ -154,10 +153,10 @@ class Context:
             self._early.clear()
             news = _SpanNews(start.context)
             async for frame in utterance:
-                for span in news.since(utterance.text.spans):
+                for span in news.of(utterance.text.spans, frame.stop):
                     await self._lane.put(span.model_dump_json())
                 await self._lane.put(pack_audio(start.context, frame.start, _encoded(frame, start.encoding)))
-            for span in news.since(utterance.text.spans):
+            for span in news.of(utterance.text.spans):  # an end that came without a sample
                 await self._lane.put(span.model_dump_json())
         return Done(context=start.context, timeline=utterance.timeline.report(), foreign=utterance.foreign)
 
@@ -185,9 +184,12 @@ class _SpanNews:
         self._told: Span | None = None  # the last one, complete once its end was told
         self._next = 0  # index of the first span not told completely
 
-    def since(self, spans: Sequence[Span]) -> list[SegmentSpan]:
+    def of(self, spans: Sequence[Span], sample: int | None = None) -> list[SegmentSpan]:
+        """What to tell before the audio up to `sample` (None: all) is sent; no segment before its turn."""
         news = []
         for span in spans[self._next :]:
+            if sample is not None and span.sample_from >= sample:
+                break
             if span != self._told:
                 news.append(
                     SegmentSpan(

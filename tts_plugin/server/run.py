@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -31,8 +32,10 @@ _GRACE_S = 1  # for connections to close at shutdown
 
 def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM; ConfigError if the door is open or the port is not to be had."""
+    log_to_stderr()
     app = create_app(settings)
     listener = listen(settings.server)
+    _leave_on_signals()
     host, port = listener.getsockname()[:2]
     log.info("engine server on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     _run(http_server(app, settings), listener)
@@ -44,12 +47,20 @@ def serve_child(settings: Settings) -> None:
     One line of JSON on stdout, {"port": N}, as soon as it listens; it ends when stdin does, which also
     happens when the parent is killed.
     """
+    log_to_stderr()
     app = create_app(settings)
     listener = listen(settings.server)
+    _leave_on_signals()
     server = http_server(app, settings)
     threading.Thread(target=_leave_with_parent, args=(server,), name="parent watch", daemon=True).start()
     print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
     _run(server, listener)
+
+
+def log_to_stderr() -> None:
+    """Unless the process has chosen otherwise already."""
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form)
 
 
 def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
@@ -59,13 +70,16 @@ def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        way_out = "choose another port with --port or server.port (0 takes a free one)"
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; {way_out}"
+            f"cannot listen on port {port} of {host}: {error.strerror or error}; "
+            "choose another with --port (0 takes a free one)"
         ) from error
+    # its connections inherit both. asyncio sets NODELAY only on sockets that name their protocol, and
+    # without it a small message, such as `cancelled`, waits 40 ms for the client's delayed ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # inherited by every connection: the kernel drops a client that stopped reading; uvicorn's close
-        # would wait for it to take what is buffered
+        # the kernel drops a client that stopped reading; uvicorn's close waits for it to take what is
+        # buffered
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(stall_s * 1000))
     return listener
 
@@ -91,13 +105,16 @@ def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
 
 
 def _run(server: uvicorn.Server, listener: socket.socket) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn raises the signal again when it is done; its default would end the process as killed
-        signal.signal(number, _exit)
     try:
         server.run(sockets=[listener])
     finally:
         listener.close()
+
+
+def _leave_on_signals() -> None:
+    """uvicorn raises the signal that ended it again; by default the process would end as killed."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _exit)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:

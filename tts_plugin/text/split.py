@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tts_plugin.text.breaks import best_break
+from tts_plugin.text.gauge import WORD, Gauge, is_unspaced, words_in
 from tts_plugin.text.stops import (
     CLOSERS,
     OPENERS,
@@ -21,14 +23,8 @@ from tts_plugin.text.stops import (
 )
 
 PIECE_CHARS = 300  # a piece is never longer, whatever it holds
-SHORTEST_WORDS = 3  # later pieces shorter than this wait for the text that follows
+SHORTESTWORDS = 3  # later pieces shorter than this wait for the text that follows
 WRAP_CHARS = 40  # a line this long that ends in mid-sentence was wrapped, not ended
-
-# Lengths are in fifths of a word, so that they stay integers.
-_WORD = 5
-_UNSPACED = 3  # a character of a script without spaces: about 0.6 words (Chinese: 4 characters a second)
-_LETTERS = 20  # a "word" costs one more for every so many characters
-_DIGITS = 4  # and one for every digit after these: long numbers are read digit by digit
 
 _NEWLINES = frozenset("\n\r\v\f\x85\u2028\u2029")
 _INNER_STOPS = WIDE_STOPS | WIDE_PAUSES | frozenset("—…")
@@ -63,8 +59,8 @@ class Splitter:
         if stall_s <= 0:
             raise ValueError(f"stall_s must be more than 0 seconds, not {stall_s}")
         self.stall_s = stall_s
-        self._first = first_words * _WORD
-        self._most = max_words * _WORD
+        self._first = first_words * WORD
+        self._most = max_words * WORD
         self._spoken_yet = False
         self._at = 0  # index of the next character
         self._line_at = 0  # index where its line starts
@@ -73,7 +69,7 @@ class Splitter:
 
     def _clear(self) -> None:
         self._wait: list[str] = []  # what is pushed and in no piece yet; starts with a visible character
-        self._gauge = _Gauge()
+        self._gauge = Gauge()
         self._word_at: int | None = None  # where in _wait the unfinished word starts
         self._word_opens_line = False
         self._question: Ending | None = None  # open until the next visible character
@@ -161,7 +157,7 @@ class Splitter:
         """End the piece here if the pause is worth it."""
         words = self._gauge.words
         if what is Ending.SENTENCE:
-            enough = words > 0 if not self._spoken_yet else words >= SHORTEST_WORDS * _WORD
+            enough = words > 0 if not self._spoken_yet else words >= SHORTESTWORDS * WORD
         else:
             enough = what is Ending.CLAUSE and not self._spoken_yet and words >= self._first
         if enough:
@@ -200,85 +196,9 @@ class Splitter:
             return 0
         count = _length_of(text, len(words))
         said = words_in(text[:count])
-        if said >= SHORTEST_WORDS or (said > 0 and ending(words[-1]) is not Ending.NONE):
+        if said >= SHORTESTWORDS or (said > 0 and ending(words[-1]) is not Ending.NONE):
             return count
         return 0
-
-
-def words_in(text: str) -> float:
-    """How long `text` is to say, in words: a word 1, an unspaced character 0.6, long words and numbers more."""
-    gauge = _Gauge()
-    for char in text:
-        if char.isspace():
-            gauge.space()
-        else:
-            gauge.add(char)
-    return gauge.words / _WORD
-
-
-class _Gauge:
-    """Measures text character by character, in fifths of a word.
-
-    words: what is said. cost: the same, but whatever stands between spaces costs at least a word.
-    """
-
-    def __init__(self) -> None:
-        self.words = 0
-        self.cost = 0
-        self.space()
-
-    def space(self) -> None:
-        """The next character starts a word."""
-        self._new = True
-        self._credit = 0  # paid in advance by a word that begins with a mark
-        self._run()
-
-    def _run(self) -> None:
-        self._counted = False  # this run of spaced script has its word
-        self._chars = 0
-        self._digits = 0
-
-    def price(self, char: str) -> tuple[int, int]:
-        """What `char` would add to cost and to words."""
-        if is_unspaced(char):
-            words = _UNSPACED
-        else:
-            words = 0 if self._counted or not char.isalnum() else _WORD
-            if self._digits >= _DIGITS and char.isdigit():
-                words += _WORD
-            if self._counted and self._chars % _LETTERS == 0:
-                words += _WORD
-        return (max(_WORD, words) if self._new else max(0, words - self._credit)), words
-
-    def add(self, char: str) -> None:
-        cost, words = self.price(char)
-        self.cost += cost
-        self.words += words
-        self._credit = max(0, self._credit + cost - words)
-        self._new = False
-        if is_unspaced(char) or char == "—":
-            self._run()
-        else:
-            self._chars += 1
-            self._digits += char.isdigit()
-            self._counted = self._counted or words > 0
-
-
-def is_unspaced(char: str) -> bool:
-    """True for letters of scripts that put no spaces between words (Chinese, Japanese, Thai ...)."""
-    if char < "\u0e00":
-        return False
-    return (
-        "\u0e01" <= char <= "\u0edf"  # Thai, Lao
-        or "\u1000" <= char <= "\u109f"  # Burmese
-        or "\u1780" <= char <= "\u17d3"  # Khmer
-        or "\u3005" <= char <= "\u3007"
-        or "\u3041" <= char <= "\u30ff"  # kana
-        or "\u3400" <= char <= "\u9fff"  # Han
-        or "\uf900" <= char <= "\ufaff"
-        or "\uff66" <= char <= "\uff9f"
-        or "\U00020000" <= char <= "\U0003ffff"
-    )
 
 
 def _ending_inside(wait: list[str], char: str) -> Ending:
@@ -309,6 +229,7 @@ def _is_whole(word: str) -> bool:
     return bool(body) and (body[-1] in _WORD_ENDS or is_unspaced(word[-1]))
 
 
+_WORDS = re.compile(r"\S+")
 _PART_OF_NUMBER = re.compile(r"[+(]?\d[\d().\-–]*(?<!\.)")
 
 
@@ -323,69 +244,7 @@ def _wants_more(word: str) -> bool:
 
 def _length_of(text: str, words: int) -> int:
     """Characters up to the end of the `words`-th word."""
-    for count, found in enumerate(_VISIBLE.finditer(text), 1):
+    for count, found in enumerate(_WORDS.finditer(text), 1):
         if count == words:
             return found.end()
     return len(text)
-
-
-_VISIBLE = re.compile(r"\S+")
-_WIDE_PAUSE = re.compile(r"[，、；：､…—][」』”’）】》〉]*")
-_CONJUNCTIONS = frozenset(
-    "and but or nor so yet because although though while when whenever where which who whom whose that if "
-    "unless until since before after whereas than".split()
-)
-_PREPOSITIONS = frozenset(
-    "in on at by for with from into onto over under between through during about against without within "
-    "among across behind near toward towards".split()
-)
-_NUMBER = re.compile(r"[+(]?\d")
-_PARTICLES = frozenset("的了吗呢吧着过")  # a Chinese phrase may end after one of these
-_WIDE_CONJUNCTIONS = frozenset("和但而并或且所因如与及")  # and begin before one of these
-
-# (rank, how far into the text a break of that rank must lie)
-_SENTENCE, _CLAUSE, _CONJUNCTION, _PREPOSITION, _PLAIN, _POOR = range(6)
-_REACH = (0.0, 1 / 3, 0.4, 0.5, 0.3, 0.0)
-
-
-def best_break(text: str) -> int:
-    """Where to cut a text that is as long as a piece may be: the index at which the rest begins.
-
-    After a sentence, else a clause, else before a conjunction, a preposition, else at the last word;
-    never so early that it makes crumbs. A single word of absurd length is cut at its end.
-    """
-    found: list[int] = [0] * len(_REACH)
-    for at, rank in _breaks(text):
-        if at < _REACH[rank] * len(text):
-            rank = _POOR
-        found[rank] = max(found[rank], at)
-    return next((at for at in found if at), len(text))
-
-
-def _breaks(text: str) -> list[tuple[int, int]]:
-    out: list[tuple[int, int]] = []
-    words = list(_VISIBLE.finditer(text))
-    for one, two in zip(words, words[1:], strict=False):
-        out.append((two.start(), _rank(one.group(), two.group())))
-    if words and words[-1].end() < len(text):
-        out.append((len(text), _PLAIN))
-    out.extend((wide.end(), _CLAUSE) for wide in _WIDE_PAUSE.finditer(text))
-    for at in range(1, len(text)):
-        if is_unspaced(text[at - 1]) and is_unspaced(text[at]):
-            particle = text[at - 1] in _PARTICLES or text[at] in _WIDE_CONJUNCTIONS
-            out.append((at, _PREPOSITION if particle else _PLAIN))
-    return out
-
-
-def _rank(one: str, two: str) -> int:
-    what = settled(ending(one), two[0])
-    if what is Ending.SENTENCE:
-        return _SENTENCE
-    if what is Ending.CLAUSE:
-        return _CLAUSE
-    word = two.strip("".join(CLOSERS) + "([{“‘.,;:!?").lower()
-    if word in _CONJUNCTIONS:
-        return _CONJUNCTION
-    if word in _PREPOSITIONS:
-        return _PREPOSITION
-    return _POOR if _NUMBER.match(one) and _NUMBER.match(two) else _PLAIN

@@ -1,5 +1,7 @@
 """What the end of a word says about the sentence: goes on, pauses, ends, or wait for the next character."""
 
+# ruff: noqa: SIM905 - word lists read better as text
+
 from __future__ import annotations
 
 import re
@@ -93,7 +95,9 @@ def _after_period(stem: str, *, quoted: bool, opens_line: bool) -> Ending:
 
 def _is_picture(char: str) -> bool:
     """True for emoji and their joiners; they may stand between a stop and the space: "Sure!😊 Then"."""
-    return "\u2190" <= char <= "\u2bff" or "\U0001f000" <= char <= "\U0001faff" or char in "\u200d\ufe0e\ufe0f"
+    return (
+        "\u2190" <= char <= "\u2bff" or "\U0001f000" <= char <= "\U0001faff" or char in "\u200d\ufe0e\ufe0f"
+    )
 
 
 def settled(what: Ending, following: str) -> Ending:

@@ -1,0 +1,132 @@
+"""The settings of the agent side: the YAML's `agent:` and `phone:` sections, the environment, arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tts_plugin.config import bundled, read_config
+from tts_plugin.strict_yaml import Document, Json, Source, validated
+
+INSTRUCTIONS = (
+    "You are a friendly voice assistant on a call. Answer in one or two short spoken sentences, "
+    "without lists, markup or emoji."
+)
+GREETING = "Hello! How can I help you today?"
+DEFAULT_LLM = "gpt-4.1-mini"
+
+Seconds = Annotated[float, Field(ge=0, le=10)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class AgentSettings(_Strict):
+    """Who the agent is and how it takes turns.
+
+    instructions: for a language model. greeting: said at the start of a call; empty says nothing.
+    voice: id of its voice (None: the engine's default). faq: the answers without a language model
+    (None: the bundled ones). ears_model: folder of a faster-whisper model (None: the bundled one).
+    min_silence_s: silence that ends the caller's speech. endpointing_s, max_endpointing_s: least and
+    longest wait before the turn is the agent's. false_interruption_s: silence after an interruption
+    without words until the agent goes on. echo_guard: whether the agent's own echo is kept from
+    interrupting it.
+    """
+
+    instructions: Annotated[str, Field(min_length=1)] = INSTRUCTIONS
+    greeting: str = GREETING
+    voice: str | None = None
+    faq: Path | None = None
+    ears_model: Path | None = None
+    min_silence_s: Annotated[float, Field(ge=0.1, le=3)] = 0.28
+    endpointing_s: Seconds = 0.15
+    max_endpointing_s: Seconds = 1.0
+    false_interruption_s: Annotated[float, Field(gt=0, le=10)] = 1.0
+    echo_guard: bool = True
+
+    @property
+    def faq_source(self) -> Source:
+        """The file that answers without a language model."""
+        return bundled("configs") / "faq.yaml" if self.faq is None else self.faq
+
+
+class PhoneSettings(_Strict):
+    """The phone's section; it has no settings yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LlmSettings:
+    """A language model behind an OpenAI-compatible API. base_url: None is OpenAI's own."""
+
+    model: str
+    base_url: str | None
+    api_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the agent side can be told. llm: None answers from the FAQ."""
+
+    agent: AgentSettings
+    phone: PhoneSettings
+    llm: LlmSettings | None
+
+
+def load_settings(
+    path: Path | None = None,
+    *,
+    arguments: Mapping[str, Json] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+
+    Precedence: arguments (of the agent section) > SPARKVOICE_VOICE, SPARKVOICE_FAQ and
+    SPARKVOICE_EARS_MODEL > YAML > default. OPENAI_API_KEY or LLM_BASE_URL asks for a language model,
+    LLM_MODEL names it.
+    """
+    env = os.environ if environ is None else environ
+    document = read_config(path)
+    layers = {
+        "SPARKVOICE_* environment": {
+            key: value
+            for key in ("voice", "faq", "ears_model")
+            if (value := _value(env, f"SPARKVOICE_{key}"))
+        },
+        "arguments": dict(arguments or {}),
+    }
+    phone = validated(PhoneSettings, document.part("phone"), "phone")
+    return Settings(_agent(document, layers), phone, _llm(env))
+
+
+def _agent(document: Document, layers: Mapping[str, Mapping[str, Json]]) -> AgentSettings:
+    """Each layer laid over the one below and checked, so that an error names its layer."""
+    part = document.part("agent")
+    settings = validated(AgentSettings, part, "agent")
+    data: dict[str, Json] = dict(part.data)
+    if isinstance(part.source, Path):
+        folder = part.source.parent  # a path in a file is meant from where the file lies
+        data.update({key: str(folder / data[key]) for key in ("faq", "ears_model") if data.get(key)})
+        settings = validated(AgentSettings, Document(part.file, data), "agent")
+    for layer, values in layers.items():
+        if values:
+            data.update(values)
+            settings = validated(AgentSettings, Document(layer, data), "agent")
+    return settings
+
+
+def _llm(env: Mapping[str, str]) -> LlmSettings | None:
+    base_url, api_key = _value(env, "LLM_BASE_URL"), _value(env, "OPENAI_API_KEY")
+    if base_url is None and api_key is None:
+        return None
+    # a server of one's own often asks for no key, but the client insists on some text
+    return LlmSettings(_value(env, "LLM_MODEL") or DEFAULT_LLM, base_url, api_key or "none")
+
+
+def _value(env: Mapping[str, str], name: str) -> str | None:
+    return env.get(name.upper(), "").strip() or None

@@ -1,0 +1,157 @@
+"""The conversation: one LiveKit AgentSession, the same for every transport."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from livekit.agents import Agent, AgentSession, llm, stt, tts, vad
+from livekit.agents.voice import SpeechHandle, io
+from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
+
+from agent.config import AgentSettings, LlmSettings, Settings
+from agent.echo_guard import EchoGuard
+from agent.playout import Playout
+from agent.role_log import Event, RoleLog
+from agent.vad import VAD
+
+# a start of speech (100 ms of it by the VAD) pauses at once; resume or transcript decides what it was
+MIN_INTERRUPTION_S = 0.05
+CLOSE_S = 5.0  # a session that takes longer to close is left behind
+
+logger = logging.getLogger("sparkvoice.session")
+
+
+def build_session(
+    # Any: a plugin's own event names, of no use here
+    *,
+    tts: tts.TTS[Any],
+    stt: stt.STT[Any],
+    llm: llm.LLM[Any],
+    vad: vad.VAD,
+    settings: AgentSettings,
+) -> AgentSession[None]:
+    """An AgentSession with this project's turn-taking; start it with `converse` or in a LiveKit room.
+
+    A caller's sound pauses the agent at once; words commit the interruption, silence resumes it.
+    """
+    return AgentSession[None](
+        tts=tts,
+        stt=stt,
+        llm=llm,
+        vad=vad,
+        turn_handling={
+            # None: neither of the models that come with livekit-agents
+            "turn_detection": None,
+            "endpointing": {
+                "min_delay": settings.endpointing_s,
+                "max_delay": max(settings.endpointing_s, settings.max_endpointing_s),
+            },
+            "interruption": {
+                "mode": "vad",
+                "min_duration": MIN_INTERRUPTION_S,
+                "resume_false_interruption": True,
+                "false_interruption_timeout": settings.false_interruption_s,
+            },
+            # the answer is thought of while the turn's end is awaited, but not yet spoken: speech
+            # begun for nothing costs the engine far more than the few ms it would save
+            "preemptive_generation": {"enabled": True, "preemptive_tts": False},
+        },
+        aec_warmup_duration=None,
+        use_tts_aligned_transcript=True,
+        tts_text_transforms=None,  # the engine's own normaliser reads markup and emoji
+        user_away_timeout=None,
+        session_close_transcript_timeout=0.0,  # nobody waits for words after hanging up
+    )
+
+
+def build_vad(settings: AgentSettings, playout: Playout) -> VAD:
+    """The VAD of one call, which knows what `playout` sends and so tells its echo from the caller."""
+    guard = EchoGuard(playout) if settings.echo_guard else None
+    return VAD(guard=guard, min_silence_s=settings.min_silence_s)
+
+
+def build_llm(settings: Settings) -> llm.LLM[Any]:
+    """The language model that the environment asks for, else the one that answers from the FAQ."""
+    if settings.llm is not None:
+        return _openai(settings.llm)
+    from agent.brains import FaqBrain
+    from agent.faq import load_faq
+
+    return FaqBrain(load_faq(settings.agent.faq_source))
+
+
+def _openai(settings: LlmSettings) -> llm.LLM[Any]:
+    from livekit.plugins import openai
+
+    if settings.base_url is None:
+        return openai.LLM(model=settings.model, api_key=settings.api_key)
+    return openai.LLM(model=settings.model, api_key=settings.api_key, base_url=settings.base_url)
+
+
+class Conversation:
+    """A running call. Made by `converse`."""
+
+    def __init__(self, session: AgentSession[None], log: RoleLog) -> None:
+        self.session = session
+        self._log = log
+        self._closed = asyncio.Event()
+        session.once("close", lambda _: self._closed.set())
+
+    def say(self, text: str) -> SpeechHandle:
+        """Have the agent say `text` after what it says now."""
+        return self.session.say(text)
+
+    async def ask(self, text: str) -> SpeechHandle:
+        """Take `text` as the caller's turn, typed instead of spoken; stops what the agent says now."""
+        await self.session.interrupt()
+        self._log.typed(text)
+        return self.session.generate_reply(user_input=text)
+
+    async def interrupt(self) -> None:
+        """Silence the agent; what it said stays in the history as far as it was heard."""
+        await self.session.interrupt()
+
+    async def closed(self) -> None:
+        """Wait until the session is over, for instance because a part of it failed for good."""
+        await self._closed.wait()
+
+
+@asynccontextmanager
+async def converse(
+    session: AgentSession[None],
+    agent: Agent,
+    *,
+    audio_in: io.AudioInput,
+    audio_out: io.AudioOutput,
+    tell: Callable[[Event], None] = lambda _: None,
+) -> AsyncIterator[Conversation]:
+    """Run `session` on a transport's audio; leaving the block ends it.
+
+    tell: gets the role log's events as they happen; it must not block. The transport closes its own
+    audio, and whoever made the session's STT, LLM, TTS and VAD closes those.
+    """
+    log = RoleLog(session, tell)
+    # the synchronizer releases each word when it is heard: it cuts captions and history alike
+    synchronizer = TranscriptSynchronizer(next_in_chain_audio=audio_out, next_in_chain_text=log.captions)
+    session.input.audio = audio_in
+    session.output.audio = synchronizer.audio_output
+    session.output.transcription = synchronizer.text_output
+    conversation = Conversation(session, log)
+    try:
+        await session.start(agent, record=False)
+        yield conversation
+    finally:
+        await _close(session, synchronizer)
+
+
+async def _close(session: AgentSession[None], synchronizer: TranscriptSynchronizer) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await session.aclose()
+            await synchronizer.aclose()
+    except TimeoutError:
+        logger.error("a session did not close within %.0f s", CLOSE_S)

@@ -1,0 +1,237 @@
+"""What every engine promises, checked on each of them.
+
+A new engine is one line in UNDER_TEST: its name in ENGINES, the language of a voice, and three texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from tts_plugin.audio import AudioFrame, Pcm
+from tts_plugin.engine import ENGINES, Engine, Segment, Turn, open_engine
+from tts_plugin.errors import BadRequest
+from tts_plugin.utterance import Utterance
+from tts_plugin.voices import Voice
+
+FREED_S = 0.05  # after the generator is closed
+TRIES = 8  # a bound that the machine's other work may break is met by the best of these
+
+
+@dataclass(frozen=True)
+class Case:
+    engine: str
+    language: str
+    texts: tuple[str, str, str]  # of one breath each; the last one the longest
+
+
+_ENGLISH = ("Good morning.", "How can I help you today?", "Let me look that up, it only takes a moment.")
+
+UNDER_TEST = [
+    Case("tone", "und", _ENGLISH),
+    Case("hibari", "en-US", _ENGLISH),
+]
+
+
+@pytest.fixture(params=UNDER_TEST, ids=lambda case: case.engine)
+def case(request: pytest.FixtureRequest) -> Case:
+    chosen: Case = request.param
+    return chosen
+
+
+@pytest_asyncio.fixture
+async def engine(case: Case) -> AsyncIterator[Engine]:
+    async with open_engine(case.engine) as opened:
+        yield opened
+
+
+@pytest.fixture
+def turn(case: Case) -> Turn:
+    return Turn(Voice(id="test", engine=case.engine, language=case.language, licence="none"), seed=1)
+
+
+class Text:
+    """Segments of these texts, counting how many were asked for; `error` is raised in place of another."""
+
+    def __init__(self, texts: Sequence[str], error: Exception | None = None) -> None:
+        self._texts = texts
+        self._error = error
+        self.taken = 0
+
+    async def segments(self) -> AsyncGenerator[Segment]:
+        at = 0
+        for index, text in enumerate(self._texts):
+            await asyncio.sleep(0)
+            self.taken += 1
+            yield Segment(index, text, at, at + len(text))
+            at += len(text) + 1
+        if self._error is not None:
+            raise self._error
+
+
+async def spoken(engine: Engine, turn: Turn, texts: Sequence[str]) -> list[AudioFrame]:
+    frames = engine.speak(turn, Text(texts).segments())
+    async with aclosing(frames):
+        return [frame async for frame in frames]
+
+
+def joined(frames: Sequence[AudioFrame]) -> Pcm:
+    return np.concatenate([frame.pcm for frame in frames])
+
+
+def test_every_engine_is_tested() -> None:
+    assert {case.engine for case in UNDER_TEST} == set(ENGINES)
+
+
+async def test_frames_are_contiguous_mono_int16_of_one_rate(case: Case, engine: Engine, turn: Turn) -> None:
+    frames = await spoken(engine, turn, case.texts)
+    at = 0
+    for frame in frames:
+        assert frame.start == at
+        assert frame.rate == engine.rate
+        assert frame.pcm.dtype == np.int16
+        assert frame.pcm.ndim == 1
+        at += len(frame.pcm)
+    assert np.abs(joined(frames).astype(int)).max() > 1000, "it is heard"
+
+
+async def test_segments_are_spoken_in_order_and_the_last_frame_of_each_says_so(
+    case: Case, engine: Engine, turn: Turn
+) -> None:
+    frames = await spoken(engine, turn, case.texts)
+    assert [frame.segment for frame in frames] == sorted(frame.segment for frame in frames)
+    assert {frame.segment for frame in frames} == {0, 1, 2}
+    for segment in range(3):
+        ends = [frame.ends_segment for frame in frames if frame.segment == segment]
+        assert ends == [False] * (len(ends) - 1) + [True]
+
+
+async def test_no_segments_give_no_frames(engine: Engine, turn: Turn) -> None:
+    assert await spoken(engine, turn, []) == []
+
+
+async def test_empty_text_gives_no_frames(engine: Engine, turn: Turn) -> None:
+    async with Utterance(engine, turn, lead_s=None) as utterance:
+        utterance.push(" \n")
+        utterance.end()
+        assert [frame async for frame in utterance] == []
+
+
+async def test_the_same_seed_gives_the_same_samples(case: Case, engine: Engine, turn: Turn) -> None:
+    once, again = await spoken(engine, turn, case.texts), await spoken(engine, turn, case.texts)
+    np.testing.assert_array_equal(joined(once), joined(again))
+
+
+async def test_another_engine_object_gives_the_same_samples(case: Case, engine: Engine, turn: Turn) -> None:
+    once = await spoken(engine, turn, case.texts)
+    async with open_engine(case.engine) as other:
+        np.testing.assert_array_equal(joined(once), joined(await spoken(other, turn, case.texts)))
+
+
+async def test_a_segment_sounds_the_same_whenever_the_next_one_comes(
+    case: Case, engine: Engine, turn: Turn
+) -> None:
+    alone = joined(await spoken(engine, turn, case.texts[:1]))
+    first = joined([frame for frame in await spoken(engine, turn, case.texts) if frame.segment == 0])
+    np.testing.assert_array_equal(first, alone)
+
+
+async def test_two_turns_at_once_do_not_mix(case: Case, engine: Engine, turn: Turn) -> None:
+    alone = [joined(await spoken(engine, turn, [text])) for text in case.texts]
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(spoken(engine, turn, [text])) for text in case.texts]
+    for task, expected in zip(running, alone, strict=True):
+        np.testing.assert_array_equal(joined(task.result()), expected)
+
+
+async def test_closing_early_frees_the_backend(case: Case, engine: Engine, turn: Turn) -> None:
+    """Within 50 ms of the close another turn is under way, no later than it would be on an idle engine."""
+    waits_s, idle_s = [], []
+    for _ in range(TRIES):
+        idle_s.append(await _first_frame_s(engine, turn, case.texts[0]))
+        text = Text([case.texts[2]] * 50)
+        frames = engine.speak(turn, text.segments())
+        async with aclosing(frames):
+            await anext(frames)
+            closing = asyncio.create_task(anext(frames))
+            await asyncio.sleep(0)  # the next frame is being made
+            closing.cancel()
+            await asyncio.wait([closing])
+        taken, began_s = text.taken, time.monotonic()
+        await _first_frame_s(engine, turn, case.texts[0])
+        waits_s.append(time.monotonic() - began_s)
+        assert text.taken == taken <= 2, "nothing more is taken from a turn that is closed"
+    assert min(waits_s) < min(idle_s) + FREED_S
+
+
+async def test_closing_is_quick(case: Case, engine: Engine, turn: Turn) -> None:
+    closes_s = []
+    for _ in range(TRIES):
+        frames = engine.speak(turn, Text([case.texts[2]] * 50).segments())
+        await anext(frames)
+        began_s = time.monotonic()
+        await frames.aclose()
+        closes_s.append(time.monotonic() - began_s)
+    assert min(closes_s) < FREED_S
+
+
+async def test_closing_twice_and_before_the_first_frame_is_fine(
+    case: Case, engine: Engine, turn: Turn
+) -> None:
+    text = Text(case.texts)
+    unused = engine.speak(turn, text.segments())
+    await unused.aclose()
+    await unused.aclose()
+    assert text.taken == 0
+    used = engine.speak(turn, Text(case.texts).segments())
+    await anext(used)
+    await used.aclose()
+    await used.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(used)
+    assert await spoken(engine, turn, case.texts[:1])
+
+
+async def test_an_error_reaches_the_iterator_once(case: Case, engine: Engine, turn: Turn) -> None:
+    frames = engine.speak(turn, Text(case.texts[:1], BadRequest("no more")).segments())
+    heard: list[AudioFrame] = []
+
+    async def listen() -> None:
+        async for frame in frames:
+            heard.append(frame)
+
+    async with aclosing(frames):
+        with pytest.raises(BadRequest, match="no more"):
+            await listen()
+        with pytest.raises(StopAsyncIteration):
+            await anext(frames)
+    assert joined(heard).size > 0
+    assert await spoken(engine, turn, case.texts[:1]), "and the engine goes on"
+
+
+async def test_a_faster_turn_is_shorter(case: Case, engine: Engine, turn: Turn) -> None:
+    fast = Turn(turn.voice, seed=1, speed=1.5)
+    normal_s = joined(await spoken(engine, turn, case.texts)).size / engine.rate
+    fast_s = joined(await spoken(engine, fast, case.texts)).size / engine.rate
+    assert 0.5 * normal_s < fast_s < 0.9 * normal_s
+
+
+async def test_warming_up_and_closing_the_engine_twice_is_fine(case: Case) -> None:
+    async with open_engine(case.engine) as engine:
+        await engine.warm_up()
+        await engine.aclose()
+
+
+async def _first_frame_s(engine: Engine, turn: Turn, text: str) -> float:
+    began_s = time.monotonic()
+    frames = engine.speak(turn, Text([text]).segments())
+    async with aclosing(frames):
+        await anext(frames)
+        return time.monotonic() - began_s

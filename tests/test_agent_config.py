@@ -1,0 +1,77 @@
+"""The agent's settings: what wins, and what a mistake is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.config import GREETING, LlmSettings, load_settings
+from tts_plugin.errors import ConfigError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "deployment.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_argument_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
+    path = write(tmp_path, "agent:\n  voice: emma\n  endpointing_s: 0.3\n")
+    env = {"SPARKVOICE_VOICE": "ava"}
+    assert load_settings(path, environ={}).agent.voice == "emma"
+    assert load_settings(path, environ=env).agent.voice == "ava"
+    assert load_settings(path, environ=env, arguments={"voice": "ben"}).agent.voice == "ben"
+    assert load_settings(path, environ=env).agent.endpointing_s == 0.3
+    assert load_settings(path, environ={}).agent.greeting == GREETING
+
+
+def test_without_a_file_the_bundled_one_is_used() -> None:
+    assert load_settings(environ={}).llm is None
+
+
+def test_an_unknown_key_names_file_line_and_the_nearest_key(tmp_path: Path) -> None:
+    path = write(tmp_path, "engine: {}\nagent:\n  greetings: Hi\n")
+    with pytest.raises(ConfigError, match=r'deployment\.yaml:3: unknown key "agent\.greetings".*"greeting"'):
+        load_settings(path, environ={})
+
+
+def test_an_unknown_section_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r'unknown key "agents".*did you mean "agent"'):
+        load_settings(write(tmp_path, "agents: {}\n"), environ={})
+
+
+def test_an_unknown_phone_key_is_not_ignored(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r'unknown key "phone\.prot"'):
+        load_settings(write(tmp_path, "phone:\n  prot: 5060\n"), environ={})
+
+
+def test_a_value_out_of_range_says_which_layer_it_came_from(tmp_path: Path) -> None:
+    path = write(tmp_path, "agent: {}\n")
+    with pytest.raises(ConfigError, match=r"arguments: agent\.min_silence_s"):
+        load_settings(path, environ={}, arguments={"min_silence_s": 9.0})
+
+
+def test_a_path_in_a_file_is_meant_from_that_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "agent:\n  faq: answers.yaml\n")
+    assert load_settings(path, environ={}).agent.faq == tmp_path / "answers.yaml"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, None),
+        ({"LLM_MODEL": "large"}, None),
+        ({"OPENAI_API_KEY": "sk-1"}, LlmSettings("gpt-4.1-mini", None, "sk-1")),
+        (
+            {"LLM_BASE_URL": "http://127.0.0.1:11434/v1", "LLM_MODEL": "qwen"},
+            LlmSettings("qwen", "http://127.0.0.1:11434/v1", "none"),
+        ),
+    ],
+)
+def test_a_key_or_an_url_asks_for_a_language_model(env: dict[str, str], expected: LlmSettings | None) -> None:
+    assert load_settings(environ=env).llm == expected
+
+
+def test_the_key_is_never_shown() -> None:
+    assert "sk-1" not in repr(load_settings(environ={"OPENAI_API_KEY": "sk-1"}))
