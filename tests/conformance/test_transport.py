@@ -139,7 +139,7 @@ def audible_s(pcm: Pcm, rate: int) -> float:
 async def audible(call: OpenCall, seconds: float, within_s: float) -> None:
     """Wait until the far end has heard `seconds` of sound."""
     async with asyncio.timeout(within_s):
-        while audible_s(call.heard(), call.rate) < seconds:  # noqa: ASYNC110  (far ends have no event)
+        while audible_s(call.heard(), call.rate) < seconds:
             await asyncio.sleep(0.01)
 
 

@@ -24,7 +24,7 @@ async def test_c08_one_request_one_segment_and_only_the_last_frame_is_final(plug
     assert [event.is_final for event in events] == [False] * (len(events) - 1) + [True]
 
 
-@pytest.mark.parametrize("rate", [8000, 16000, 24000, 44100, 48000])
+@pytest.mark.parametrize("rate", [8000, 16000, 44100])
 async def test_c09_every_frame_has_the_declared_rate_and_is_plain_pcm(
     plugin_over: PluginOver, rate: int
 ) -> None:
@@ -88,18 +88,14 @@ async def test_a_stream_is_synthesised_three_seconds_ahead_and_a_text_as_fast_as
     assert watch.s < 2.0
 
 
-@pytest.mark.parametrize(
-    "deltas", [(FERRY,), tuple(FERRY), ("  Well, ", "it\n\nleaves ", "** at ", "nine...  ")]
-)
-async def test_c45_words_join_to_the_text_in_order_and_within_the_audio(
-    plugin: TTS, deltas: tuple[str, ...]
-) -> None:
-    events = await say(plugin, *deltas)
-    words = words_of(events)
-    assert text_of(events) == "".join(deltas)
-    assert all(word.start_s <= word.end_s for word in words)
-    assert all(one.end_s <= two.start_s for one, two in pairwise(words))
-    assert words[-1].end_s <= seconds_of(events) + 0.05
+async def test_c45_words_join_to_the_text_in_order_and_within_the_audio(plugin: TTS) -> None:
+    for deltas in ((FERRY,), tuple(FERRY), ("  Well, ", "it\n\nleaves ", "** at ", "nine...  ")):
+        events = await say(plugin, *deltas)
+        words = words_of(events)
+        assert text_of(events) == "".join(deltas)
+        assert all(word.start_s <= word.end_s for word in words)
+        assert all(one.end_s <= two.start_s for one, two in pairwise(words))
+        assert words[-1].end_s <= seconds_of(events) + 0.05
 
 
 async def test_c45_words_come_no_later_than_their_audio(plugin: TTS) -> None:

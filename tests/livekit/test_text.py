@@ -40,23 +40,24 @@ async def test_c01_input_that_ends_later_is_waited_for(plugin: TTS) -> None:
     assert await collect(stream) == []
 
 
-@pytest.mark.parametrize("text", [" ", "\n\n", " \t\r\n "])
-async def test_c02_whitespace_is_no_audio_and_no_error(plugin: TTS, engine: BookedEngine, text: str) -> None:
+async def test_c02_whitespace_is_no_audio_and_no_error(plugin: TTS, engine: BookedEngine) -> None:
     log, watch = Log.of(plugin), Stopwatch()
-    assert await say(plugin, text) == []
-    assert await collect(plugin.synthesize(text, conn_options=ONCE)) == []
+    for text in (" ", "\n\n", " \t\r\n "):
+        assert await say(plugin, text) == []
+        assert await collect(plugin.synthesize(text, conn_options=ONCE)) == []
     assert watch.s < 1.0
     assert (log.errors, engine.started) == ([], 0)
 
 
-@pytest.mark.parametrize("text", UNSPEAKABLE)
-async def test_c03_unspeakable_text_is_a_short_silence_and_no_error(plugin: TTS, text: str) -> None:
-    log, watch = Log.of(plugin), Stopwatch()
-    for events in (await say(plugin, text), await collect(plugin.synthesize(text))):
-        assert seconds_of(events) == pytest.approx(0.1, abs=0.011)
-        assert not pcm_of(events).any()
-        assert text_of(events) == text
-    assert watch.s < 1.0
+async def test_c03_unspeakable_text_is_a_short_silence_and_no_error(plugin: TTS) -> None:
+    log = Log.of(plugin)
+    for text in UNSPEAKABLE:
+        watch = Stopwatch()
+        for events in (await say(plugin, text), await collect(plugin.synthesize(text))):
+            assert seconds_of(events) == pytest.approx(0.1, abs=0.011)
+            assert not pcm_of(events).any()
+            assert text_of(events) == text
+        assert watch.s < 1.0
     assert log.errors == []
 
 

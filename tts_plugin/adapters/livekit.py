@@ -139,8 +139,8 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
     async def _warm_up(self) -> None:
         try:
             await self._source.warm_up()
-        except errors.TTSError as error:
-            logger.warning("prewarm failed, the first turn tries again: %s", error)
+        except Exception as error:  # the task's outermost frame: nobody awaits it
+            logger.warning("prewarm failed, the first turn tries again: %r", error)
 
     async def speak(self, turn: Attempt, texts: AsyncGenerator[str | None]) -> bool:
         """Speak the texts (None = flush) into the attempt's emitter; False if there was nothing to say."""

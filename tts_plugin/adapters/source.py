@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -43,7 +42,7 @@ class Options:
             raise BadRequest(f'latency "{self.latency}" is none of low, balanced, quality')
 
 
-class Speech(AsyncIterator[AudioFrame], Protocol):
+class Speech(Protocol):
     """What Utterance and RemoteUtterance have in common; see Utterance."""
 
     rate: int
@@ -56,6 +55,10 @@ class Speech(AsyncIterator[AudioFrame], Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> AudioFrame: ...
 
     def push(self, text: str) -> None: ...
 
