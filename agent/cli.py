@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from tts_plugin.link import Address
 from tts_plugin.server.local import LocalServer
 
 PORT = 8080
+HTTP_S = 5.0
 
 
 def call(argv: Sequence[str]) -> int | None:
@@ -82,26 +83,23 @@ async def agent_behind_the_page(
 ) -> AsyncIterator[tuple[Converse, ListVoices]]:
     """What talks to callers and what lists its voices; warm, and ended with the block."""
     where = await _engine_server(engine_side, config)
-    ears = STT(agent_side.agent.ears_model)
-    ears.prewarm()
     brain = build_llm(agent_side)
-    try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as http:
-            talker = Talker(
-                agent_side.agent,
-                ears,
-                brain,
-                lambda voice: TTS(voice=voice, url=where.url, token=where.token),
-            )
+    async with (
+        STT(agent_side.agent.ears_model) as ears,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HTTP_S)) as http,
+    ):
+        ears.prewarm()
 
-            async def voices() -> Sequence[Offered]:
-                return await offered_voices(http, where, agent_side.agent.voice)
+        def make_tts(voice: str | None) -> TTS:
+            return TTS(voice=voice, url=where.url, token=where.token)
 
-            yield talker, voices
-    finally:
-        with suppress(NotImplementedError):
+        async def voices() -> Sequence[Offered]:
+            return await offered_voices(http, where, agent_side.agent.voice)
+
+        try:
+            yield Talker(agent_side.agent, ears, brain, make_tts), voices
+        finally:
             await brain.aclose()
-        await ears.aclose()
 
 
 async def _engine_server(settings: Settings, config: Path | None) -> Address:

@@ -25,7 +25,7 @@ export class Captions {
       entry.mark = document.createElement("em");
       entry.mark.className = "cut";
       entry.mark.textContent = "interrupted";
-      entry.box.append(entry.mark);
+      entry.box.append(" ", entry.mark);
     }
     if (final && !text.trim()) {
       entry.box.remove();
