@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aioice.ice import get_host_addresses
 from playwright.async_api import Page, async_playwright
 
 from tts_plugin.audio import Pcm, bytes_of
@@ -33,9 +34,12 @@ QUIET = [
     "--disable-component-update",
     "--disable-sync",
     "--no-first-run",
-    # on a box with nothing but `lo` a browser has no other address
     "--allow-loopback-in-peer-connection",
 ]
+if not get_host_addresses(use_ipv4=True, use_ipv6=True):
+    # a box with nothing but `lo`: there Chromium cannot hide its address behind an mDNS name, and without
+    # a microphone it would tell none
+    QUIET.append("--disable-features=WebRtcHideLocalIpsWithMdns")
 
 
 def write_mic(path: Path, pcm: Pcm) -> Path:
