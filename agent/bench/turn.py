@@ -33,6 +33,7 @@ OUT_RATE = 48_000  # Hz, of the agent's, as in a browser call
 BLOCK_S = 0.02
 QUIET_DBFS = -50.0
 ANSWER_S = 10.0  # a turn that takes longer has failed
+WORDS_S = 0.8
 BETWEEN_S = 1.0
 
 _CALLER = Voice(id="caller", engine="hibari", language="en-US", licence="Apache-2.0")
@@ -108,6 +109,8 @@ async def _measure(rounds: int, config: Path | None) -> list[Answer]:
             for _ in range(rounds):
                 for question in questions:
                     total_ms = await line.ask(question)
+                    # a turn cut before a whole word was heard is not measured by the session
+                    await asyncio.sleep(WORDS_S)
                     await conversation.interrupt()
                     await asyncio.sleep(BETWEEN_S)
                     answers.append(Answer(total_ms, line.measured))
