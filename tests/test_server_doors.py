@@ -293,7 +293,7 @@ async def tone_child(tmp_path: Path) -> AsyncIterator[tuple[subprocess.Popen[str
     with child("--config", str(config), SPARKVOICE_TOKEN="right") as process:
         port = await asyncio.to_thread(port_of, process)
         async with asyncio.timeout(WAIT_S):
-            while (await get(port, "/readyz", Authorization="Bearer right"))[0] != 200:  # noqa: ASYNC110
+            while (await get(port, "/readyz", Authorization="Bearer right"))[0] != 200:
                 await asyncio.sleep(0.02)
         yield process, port
 

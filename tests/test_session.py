@@ -99,7 +99,7 @@ async def call(
 
 async def until(true: Callable[[], object], within_s: float = 8.0) -> None:
     async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110  (what is waited for has no event)
+        while not true():
             await asyncio.sleep(0.005)
 
 

@@ -92,9 +92,9 @@ class Link:
     def close(self, context: int) -> None:
         self._inboxes.pop(context, None)
 
-    def send(self, message: wire.Message) -> None:
+    def send(self, message: str) -> None:
         if self.alive:
-            self._outbox.put_nowait(message.model_dump_json(exclude_defaults=False))
+            self._outbox.put_nowait(message)
 
     async def aclose(self) -> None:
         self._lose(EngineUnavailable("the connection to the engine server was closed"))

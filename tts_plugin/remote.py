@@ -8,29 +8,35 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
 from tts_plugin.engine import Latency
-from tts_plugin.errors import TTSError
+from tts_plugin.errors import EngineUnavailable, TTSError
 from tts_plugin.link import Address, Inbox, Link, open_socket
 from tts_plugin.spoken import Span, SpokenText
 from tts_plugin.timing import Clock, Timeline
 
+_RETRY_S = 0.2  # between the two tries to connect
+
 Locate = Callable[[], Awaitable[Address]]
+
+
+ServersOwn = Literal["server's own"]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a turn asks of the server; None leaves the choice to it. rate: Hz of the frames."""
+    """What a turn asks of the server; None leaves the choice to it. rate: Hz of the frames.
+    lead_s: how far ahead of its listener it is made; None = as fast as it goes."""
 
     rate: int
     voice: str | None = None
     seed: int | None = None
     speed: float | None = None
     latency: Latency = "balanced"
-    lead_s: float | None = wire.LEAD_S
+    lead_s: float | ServersOwn | None = "server's own"
 
 
 class Remote:
@@ -65,9 +71,17 @@ class Remote:
         async with self._opening:
             if self._link is None or not self._link.alive:
                 await self.aclose()
-                address = await self._locate()
-                self._link = Link(await open_socket(address), address.url)
+                try:
+                    self._link = await self._open()
+                except EngineUnavailable:
+                    # it may have died just now: by then its supervisor knows, and `locate` waits
+                    await asyncio.sleep(_RETRY_S)
+                    self._link = await self._open()
             return self._link
+
+    async def _open(self) -> Link:
+        address = await self._locate()
+        return Link(await open_socket(address), address.url)
 
 
 class RemoteUtterance:
@@ -93,18 +107,7 @@ class RemoteUtterance:
         self.connection_reused = self._remote.connected
         self._link = await self._remote._connected()
         self._link.open(self._context, self._inbox)
-        ask = self._request
-        self._send(
-            wire.Start(
-                context=self._context,
-                voice=ask.voice,
-                rate=ask.rate,
-                seed=ask.seed,
-                speed=ask.speed,
-                latency=ask.latency,
-                lead_s=ask.lead_s,
-            )
-        )
+        self._link.send(self._start())
         return self
 
     async def __aexit__(
@@ -175,6 +178,20 @@ class RemoteUtterance:
                     self._over = True
         return 0.0
 
+    def _start(self) -> str:
+        ask = self._request
+        start = wire.Start(
+            context=self._context,
+            voice=ask.voice,
+            rate=ask.rate,
+            seed=ask.seed,
+            speed=ask.speed,
+            latency=ask.latency,
+        )
+        if ask.lead_s == "server's own":
+            return start.model_dump_json(exclude={"lead_s"})
+        return start.model_copy(update={"lead_s": ask.lead_s}).model_dump_json()
+
     def _send(self, message: wire.Message) -> None:
         if self._link is not None and not self._over:
-            self._link.send(message)
+            self._link.send(message.model_dump_json())

@@ -40,15 +40,24 @@ class SpokenText:
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
-        self.text = ""
+        self._deltas: list[str] = []
+        self._text = ""
         self.spans: list[Span] = []
         self._words: list[_Placed] = []  # of every segment that has ended
         self._s_per_char = _TYPICAL_S_PER_CHAR
         self._taken = 0  # text offset up to which take() has handed out words
         self._next = 0  # index in _words of the first one that take() may still hand out
 
+    @property
+    def text(self) -> str:
+        """The turn's text as pushed so far."""
+        if self._deltas:  # joined when asked for: a text pushed letter by letter would cost its square
+            self._text += "".join(self._deltas)
+            self._deltas.clear()
+        return self._text
+
     def add_text(self, delta: str) -> None:
-        self.text += delta
+        self._deltas.append(delta)
 
     def add_span(self, span: Span) -> None:
         """Note a segment; the same `sample_from` again replaces it, now that its end is known."""

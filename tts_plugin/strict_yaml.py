@@ -177,7 +177,9 @@ def _keys(kind: Any, place: Place) -> list[str]:  # Any: a class or what an anno
     schema = fields
     for step in place:
         inner = _followed(schema, fields)
-        schema = inner.get("items", {}) if isinstance(step, int) else inner.get("properties", {}).get(step, {})
+        schema = (
+            inner.get("items", {}) if isinstance(step, int) else inner.get("properties", {}).get(step, {})
+        )
     return list(_followed(schema, fields).get("properties", {}))
 
 

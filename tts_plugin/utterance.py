@@ -21,6 +21,7 @@ from tts_plugin.timing import Clock, Timeline
 from tts_plugin.wire import LEAD_S
 
 _PIECE_S = 0.08  # longest frame handed out: small enough to pace and to cancel between, cheap to send
+_BITE = 2000  # characters split at once: a few milliseconds of the event loop
 _WAITING = 4  # frames that may wait for a slow reader, beside the lead
 
 
@@ -50,6 +51,7 @@ class Utterance:
         self._lead_s = lead_s
         self._clock = clock
         self._splitter = Splitter()
+        self._pushed: deque[str | None] = deque()  # text not yet split; None = flush
         self._pieces: deque[Piece] = deque()
         self._arrived = asyncio.Event()
         self._ended = False
@@ -76,11 +78,13 @@ class Utterance:
             return
         self.timeline.mark("first_text")
         self.text.add_text(text)
-        self._feed(self._splitter.push(text))
+        self._pushed.extend(text[at : at + _BITE] for at in range(0, len(text), _BITE))
+        self._arrived.set()
 
     def flush(self) -> None:
         """Speak what was pushed without waiting for the end of its sentence."""
-        self._feed(self._splitter.flush())
+        self._pushed.append(None)
+        self._arrived.set()
 
     def end(self) -> None:
         """No more text; iteration ends after the last sample. Twice is fine."""
@@ -111,10 +115,6 @@ class Utterance:
         if self.timeline.first_frame_s is None:
             return 0.0
         return max(0.0, self.timeline.audio_s - (self._clock() - self.timeline.first_frame_s))
-
-    def _feed(self, pieces: list[Piece]) -> None:
-        self._pieces.extend(pieces)
-        self._arrived.set()
 
     async def _run(self) -> None:
         try:
@@ -154,6 +154,11 @@ class Utterance:
                 segment = self._segment(self._pieces.popleft())
                 if segment is not None:
                     yield segment
+            if self._pushed:
+                text = self._pushed.popleft()
+                self._pieces.extend(self._splitter.flush() if text is None else self._splitter.push(text))
+                await asyncio.sleep(0)
+                continue
             if self._ended:
                 return
             self._arrived.clear()

@@ -47,7 +47,7 @@ def serve_child(settings: Settings) -> None:
     One line of JSON on stdout, {"port": N}, as soon as it listens; it ends when stdin does, which also
     happens when the parent is killed.
     """
-    log_to_stderr()
+    log_to_stderr(logging.WARNING)  # it shares the parent's terminal
     app = create_app(settings)
     listener = listen(settings.server)
     _leave_on_signals()
@@ -57,10 +57,10 @@ def serve_child(settings: Settings) -> None:
     _run(server, listener)
 
 
-def log_to_stderr() -> None:
+def log_to_stderr(level: int = logging.INFO) -> None:
     """Unless the process has chosen otherwise already."""
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form)
+    logging.basicConfig(stream=sys.stderr, level=level, format=form)
 
 
 def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:

@@ -71,7 +71,10 @@ class Streams:
             return
         self._open += 1
         try:
-            await socket.accept()
+            try:
+                await socket.accept()
+            except WebSocketDisconnect:  # it left during the handshake
+                return
             await Connection(socket, self._settings, self.cast, self._limits).run()
         finally:
             self._open -= 1

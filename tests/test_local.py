@@ -1,0 +1,126 @@
+"""The engine server as a supervised child: ready when said, restarted when dead, gone with its parent."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tts_plugin.errors import EngineUnavailable
+from tts_plugin.remote import Remote, RemoteUtterance, Request
+from tts_plugin.server.local import LocalServer
+
+TEXT = "This is a sentence that goes on for a while, so that there is something to interrupt. " * 10
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[LocalServer]:
+    config = tmp_path / "tone.yaml"
+    config.write_text("engine:\n  voice: tone\n")
+    server = LocalServer(config)
+    yield server
+    server.close()
+
+
+async def seconds(utterance: RemoteUtterance, text: str) -> float:
+    utterance.push(text)
+    utterance.end()
+    return sum([frame.seconds async for frame in utterance])
+
+
+async def test_its_address_answers_only_to_its_token(server: LocalServer) -> None:
+    address = await server.address()
+    assert address.url.startswith("http://127.0.0.1:")
+    assert address.token
+    child = psutil.Process(server.pid)
+    assert address.token not in " ".join(child.cmdline())
+    remote = Remote(server.address)
+    async with remote.utterance(Request(rate=24000, lead_s=None)) as utterance:
+        assert await seconds(utterance, "Hello there, my friend.") > 1
+    await remote.aclose()
+
+
+async def test_killed_in_mid_utterance_it_is_an_error_within_a_second_and_the_next_turn_speaks(
+    server: LocalServer,
+) -> None:
+    remote = Remote(server.address)
+    first = (await server.address()).url
+    async with remote.utterance(Request(rate=24000)) as utterance:
+        utterance.push(TEXT)
+        await anext(utterance)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        begun = time.monotonic()
+        with pytest.raises(EngineUnavailable):
+            while True:
+                await anext(utterance)
+        assert time.monotonic() - begun < 1.0
+    async with remote.utterance(Request(rate=24000, lead_s=None)) as again:
+        assert await seconds(again, "Hello again, my friend.") > 1
+    assert (await server.address()).url == first  # an exported address stays true
+    await remote.aclose()
+
+
+async def test_a_caller_that_gives_up_waiting_does_not_spoil_it_for_the_others(server: LocalServer) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(server.address(), 0.001)
+    assert (await server.address()).token
+
+
+async def test_a_server_that_cannot_come_up_is_an_error_and_not_a_wait_for_ever(tmp_path: Path) -> None:
+    config = tmp_path / "broken.yaml"
+    config.write_text("engine:\n  voise: tone\n")
+    server = LocalServer(config)
+    with pytest.raises(EngineUnavailable, match="log says why"):
+        await asyncio.wait_for(server.address(), 30)
+    server.close()
+
+
+async def test_everybody_in_the_process_shares_one_child() -> None:
+    assert LocalServer.shared() is LocalServer.shared()
+
+
+async def test_closed_it_is_gone_and_says_so(server: LocalServer) -> None:
+    await server.address()
+    child = psutil.Process(server.pid)
+    server.close()
+    server.close()
+    assert not child.is_running()
+    with pytest.raises(EngineUnavailable, match="closed"):
+        await server.address()
+
+
+@pytest.mark.parametrize("ending", ["return", "SIGKILL"])
+def test_the_child_ends_with_its_parent(ending: str, tmp_path: Path) -> None:
+    config = tmp_path / "tone.yaml"
+    config.write_text("engine:\n  voice: tone\n")
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import asyncio, pathlib, sys\n"
+            "from tts_plugin.server.local import LocalServer\n"
+            f"server = LocalServer.shared(pathlib.Path({str(config)!r}))\n"
+            "asyncio.run(server.address())\n"
+            "print(server.pid, flush=True)\n"
+            "sys.stdin.read()\n",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    if ending == "SIGKILL":
+        parent.kill()
+    parent.stdin.close()
+    parent.wait(10)
+    parent.stdout.close()
+    gone, _ = psutil.wait_procs([child], timeout=5)
+    assert gone
