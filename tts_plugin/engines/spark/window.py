@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from tts_plugin.engine import Latency
 
 TOKENS_PER_S = 50
+MARGIN_S = 0.08  # of audio that a piece should find still playing: a frame, and what the clock may err
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Decode tokens ctx_from .. ctx_to - 1 of the segment and emit the samples of emit_from .. emit_to - 1."""
+    """Decode the segment's tokens ctx_from .. ctx_to - 1, emit the samples of emit_from .. emit_to - 1."""
 
     ctx_from: int
     emit_from: int
@@ -76,43 +77,32 @@ class Window:
         buffer run dry, and then it makes do with the first piece's look-ahead if need be.
         """
         self._tokens += count
+        shape = self._shape
+        if buffered_s is None:
+            enough = not self._emitted and self._tokens >= shape.first + shape.first_right
+            return [self._cut(shape.first, shape.first_right)] if enough else []
         cuts = []
-        while (size := self._ready(buffered_s)) is not None:
-            emitted, look_ahead = size
-            cuts.append(self._cut(emitted, look_ahead))
-            if buffered_s is not None:
-                buffered_s += emitted / TOKENS_PER_S
-        return cuts
+        while self._tokens - self._emitted >= shape.most + shape.right:
+            cuts.append(self._cut(shape.most, shape.right))
+        return cuts or self._in_time(buffered_s)
 
     def flush(self) -> list[Cut]:
         """The segment has ended: what is left, its right edge being the true one."""
         left = self._tokens - self._emitted
         return [self._cut(left, 0)] if left else []
 
-    def _ready(self, buffered_s: float | None) -> tuple[int, int] | None:
-        """(tokens to emit now, look-ahead), or None."""
-        shape = self._shape
-        waiting = self._tokens - self._emitted
-        if buffered_s is None:
-            if self._emitted:  # the first piece is out but has not sounded yet
-                return None
-            return (shape.first, shape.first_right) if waiting >= shape.first + shape.first_right else None
-        if waiting - shape.right >= shape.most:
-            return shape.most, shape.right
-        for look_ahead in (shape.right, shape.first_right):
-            emitted = waiting - look_ahead
-            if emitted >= shape.least and self._urgent(emitted + look_ahead, buffered_s):
-                return emitted, look_ahead
-        return None
-
-    def _urgent(self, tokens: int, buffered_s: float) -> bool:
-        """Whether a piece begun one token later would come too late."""
-        return buffered_s <= MARGIN_S + 1 / TOKENS_PER_S + tokens * self.s_per_token
+    def _in_time(self, buffered_s: float) -> list[Cut]:
+        """What there is, if a piece begun one token later would come too late."""
+        for look_ahead in (self._shape.right, self._shape.first_right):
+            emitted = self._tokens - self._emitted - look_ahead
+            cost_s = (emitted + look_ahead) * self.s_per_token
+            if emitted >= self._shape.least and buffered_s <= MARGIN_S + 1 / TOKENS_PER_S + cost_s:
+                return [self._cut(emitted, look_ahead)]
+        return []
 
     def _cut(self, emitted: int, look_ahead: int) -> Cut:
         start = self._emitted
         self._emitted += emitted
-        return Cut(max(0, start - self._left), start, self._emitted, min(self._tokens, self._emitted + look_ahead))
-
-
-MARGIN_S = 0.08  # of audio that a piece should find still playing: a frame, and what the clock may err
+        return Cut(
+            max(0, start - self._left), start, self._emitted, min(self._tokens, self._emitted + look_ahead)
+        )

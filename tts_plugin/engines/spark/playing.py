@@ -1,0 +1,28 @@
+"""Playing: how much audio a listener still has who hears the first frame at once."""
+
+from __future__ import annotations
+
+import time
+
+from tts_plugin.timing import Clock
+
+
+class Playing:
+    """Follows one turn. A listener who has run dry waits, and goes on when the next audio comes."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._dry_at_s: float | None = None  # when what has been handed out will have been heard
+        self.underruns = 0
+
+    @property
+    def buffered_s(self) -> float | None:
+        """Seconds handed out and not heard yet; None before the first."""
+        return None if self._dry_at_s is None else max(0.0, self._dry_at_s - self._clock())
+
+    def add(self, seconds: float) -> None:
+        """So much audio is handed out now."""
+        now_s = self._clock()
+        if self._dry_at_s is not None and self._dry_at_s < now_s:
+            self.underruns += 1
+        self._dry_at_s = max(now_s, self._dry_at_s or now_s) + seconds
