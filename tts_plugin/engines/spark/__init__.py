@@ -1,0 +1,1 @@
+"""Spark-TTS behind the Engine protocol."""

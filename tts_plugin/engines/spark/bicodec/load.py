@@ -1,0 +1,77 @@
+"""A codec from a model directory: the file is checked against the list of what is needed, then read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tts_plugin.engines.spark.bicodec.config import CodecSizes, read_sizes
+from tts_plugin.engines.spark.bicodec.model import BiCodec
+from tts_plugin.engines.spark.bicodec.weights import WEIGHTS_FILE, CheckpointFile, Listing, Spec, Weights
+from tts_plugin.errors import ConfigError, did_you_mean
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_bicodec(
+    model_dir: str | Path,
+    *,
+    dtype: str | torch.dtype,
+    device: str | torch.device,
+    overrides: Mapping[str, Any] | None = None,
+) -> BiCodec:
+    """The codec in `model_dir`/BiCodec (config.yaml, model.safetensors).
+
+    dtype: float32 or bfloat16, of the decoder; the encoders are float32 always. overrides: the widths
+    `ecapa_channels` and `ecapa_out_channels` where they are not the published ones. Every tensor that the
+    published checkpoint has must be there in its shape; further ones are ignored. Blocks for seconds.
+    Raises ConfigError, which names file, key, what was expected and what was found.
+    """
+    sizes = read_sizes(Path(model_dir)).overridden(overrides)
+    kind, place = checked_dtype(dtype), checked_device(device)
+    file = CheckpointFile(Path(model_dir) / WEIGHTS_FILE)
+    file.demand(layout(sizes))
+    return BiCodec(Weights(file, kind, place), sizes)
+
+
+def check_bicodec(model_dir: str | Path, overrides: Mapping[str, Any] | None = None) -> list[str]:
+    """Everything that is wrong with the codec's files, in words; [] if nothing. Reads no weights."""
+    try:
+        sizes = read_sizes(Path(model_dir)).overridden(overrides)
+        file = CheckpointFile(Path(model_dir) / WEIGHTS_FILE)
+    except ConfigError as error:
+        return [str(error)]
+    return [f"{file.path}: {problem}" for problem in file.problems_of(layout(sizes))]
+
+
+def layout(sizes: CodecSizes) -> dict[str, Spec]:
+    """Every tensor that a checkpoint of these sizes has, by key."""
+    listing = Listing()
+    BiCodec(Weights(listing), sizes)
+    return listing.specs
+
+
+def checked_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """The dtype by name or as itself; ConfigError for all but float32 and bfloat16."""
+    name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
+    if name in ("float16", "fp16", "half"):
+        raise ConfigError(
+            "dtype float16 is known to give garbage with Spark-TTS: use bfloat16 on a GPU, float32 on a CPU"
+        )
+    if name not in DTYPES:
+        raise ConfigError(f'dtype "{name}" is not supported{did_you_mean(name, DTYPES)}')
+    return DTYPES[name]
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """The device, if tensors can be put there; ConfigError otherwise."""
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # as its kind of build says it
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f'device "{device}" cannot be used here: {reason}') from error
+    return place
