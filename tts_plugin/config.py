@@ -235,6 +235,8 @@ def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str
     laid = dict(below)
     for key, value in above.items():
         inner = laid.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        laid[key] = _laid_over(inner, value) if both else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            laid[key] = _laid_over(inner, value)
+        else:
+            laid[key] = value
     return laid

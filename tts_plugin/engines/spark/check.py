@@ -49,9 +49,13 @@ def _told(checkpoint: Checkpoint) -> dict[str, str]:
         "codec": checkpoint.codec.summary(),
         "codec revision": checkpoint.revision,
         "sound": f"{sizes.rate} Hz, {sizes.rate / sizes.hop:g} tokens a second",
-        "text tokens": f"0 to {v.text_count - 1}",
-        "global tokens": f"{v.global_first} to {v.global_first + v.global_count - 1}, {sizes.globals_} a voice",
-        "semantic tokens": f"{v.semantic_first} to {v.semantic_first + v.semantic_count - 1}, end is {v.eos}",
+        "text tokens": _span(0, v.text_count),
+        "global tokens": f"{_span(v.global_first, v.global_count)}, {sizes.globals_} a voice",
+        "semantic tokens": f"{_span(v.semantic_first, v.semantic_count)}, end is {v.eos}",
         "rows without token": str(sizes.rows - v.id_count),
         "transcripts": "yes" if with_transcript else "no wav2vec2 here, which is needed to clone with one",
     }
+
+
+def _span(first: int, count: int) -> str:
+    return f"{first} to {first + count - 1}"

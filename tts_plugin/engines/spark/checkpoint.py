@@ -10,8 +10,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
 
-from tts_plugin.engines.spark.bicodec.config import CodecSizes, read_sizes
-from tts_plugin.engines.spark.codec_layout import codec_layout
+from tts_plugin.engines.spark.bicodec import CodecSizes, layout, read_sizes
 from tts_plugin.engines.spark.lm_config import LmConfig
 from tts_plugin.engines.spark.model_files import ModelFiles, TensorFile, differences
 from tts_plugin.engines.spark.prompt import Prompts
@@ -91,7 +90,8 @@ def examine(model_dir: Path) -> tuple[Checkpoint | None, list[str]]:
     vocabulary = tried(lambda _: Vocabulary.read(read[1]), files.tokenizer) if read else None
 
     if sizes and codec:
-        problems += differences(codec, codec_layout(sizes))
+        specs = layout(sizes).items()
+        problems += differences(codec, {key: spec.shape for key, spec in specs if not spec.optional})
     if lm_config and lm:
         problems += differences(lm, lm_config.layout())
     if main and sizes:

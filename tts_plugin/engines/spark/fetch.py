@@ -1,4 +1,4 @@
-"""`sparkvoice model fetch`: the published Spark-TTS model from the Hugging Face hub, once its licence is accepted."""
+"""`sparkvoice model fetch`: the published model from the Hugging Face hub, once its licence is accepted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(argv: list[str], endpoint: str | None = None) -> int:
         changed = _download(folder, args.revision, args.transcripts, endpoint)
     except (RevisionNotFoundError, RepositoryNotFoundError):
         print(
-            f'sparkvoice: {REPOSITORY} has no revision "{args.revision}"; the one that is tested is {REVISION}',
+            f'sparkvoice: {REPOSITORY} has no revision "{args.revision}"; tested is {REVISION}',
             file=sys.stderr,
         )
         return 1
@@ -61,7 +61,10 @@ def main(argv: list[str], endpoint: str | None = None) -> int:
         )
         return 1
     _, wrong = examine(folder)
-    for problem in [*(f"{path} is not what was published: delete it, fetch again" for path in changed), *wrong]:
+    for problem in [
+        *(f"{path} is not what was published: delete it, fetch again" for path in changed),
+        *wrong,
+    ]:
         print(f"sparkvoice: {problem}", file=sys.stderr)
     if changed or wrong:
         return 1

@@ -14,7 +14,9 @@ from tts_plugin.config import SparkSettings
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
 
-GET_ONE = "get the published one: sparkvoice model fetch DIR; or one that speaks noise: sparkvoice model random DIR"
+GET_ONE = (
+    "get the published one: sparkvoice model fetch DIR; or one that speaks noise: sparkvoice model random DIR"
+)
 
 Shape = tuple[int, ...]
 
@@ -211,9 +213,7 @@ def differences(file: TensorFile, layout: Mapping[str, Shape]) -> list[str]:
             "take the published file, which is float32 (bfloat16 is fine too)"
         )
     other = [
-        f"{key} is {tensor.dtype}"
-        for key, tensor in found.items()
-        if tensor.dtype not in (*FLOATS, "F16")
+        f"{key} is {tensor.dtype}" for key, tensor in found.items() if tensor.dtype not in (*FLOATS, "F16")
     ]
     if other:
         problems.append(f"{name}: tensors should be {' or '.join(FLOATS)}, but {_some(other)}")

@@ -21,8 +21,7 @@ import yaml
 from numpy.typing import NDArray
 
 from tts_plugin.arguments import Parser, whole_number
-from tts_plugin.engines.spark.bicodec import write_random
-from tts_plugin.engines.spark.bicodec.config import CodecSizes, read_sizes
+from tts_plugin.engines.spark.bicodec import CodecSizes, read_sizes, write_random
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.lm_config import LmConfig
 from tts_plugin.engines.spark.model_files import ModelFiles, Shape
@@ -90,8 +89,9 @@ def write_model(model_dir: Path, size: Size = "tiny", seed: int = 0) -> Checkpoi
         files.lm.parent.mkdir()
         tokenizer = random_tokenizer(codec.speaker_encoder.codes, codec.quantizer.codebook_size, lm.words)
         tokenizer.save(str(files.tokenizer), pretty=False)
-        ids = {token: tokenizer.token_to_id(token) for token in ("<|endoftext|>", "<|im_end|>")}
-        files.lm_config.write_text(json.dumps(_lm_config(lm, *ids.values()), indent=2) + "\n")
+        ids = tokenizer.get_vocab()
+        config = _lm_config(lm, ids["<|endoftext|>"], ids["<|im_end|>"])
+        files.lm_config.write_text(json.dumps(config, indent=2) + "\n")
         _write_lm(files.lm, LmConfig.read(files.lm_config), seed)
         Checkpoint.open(folder)
     return Checkpoint.open(model_dir)

@@ -28,7 +28,12 @@ def read_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, int]]:
         first = min(added.values(), default=len(words))
         # some writers list the added tokens among the words as well, where a word of that name finds them
         data["model"]["vocab"] = {word: word_id for word, word_id in words.items() if word_id < first}
-        plain = {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        plain: dict[str, Any] = {
+            "added_tokens": [],
+            "post_processor": None,
+            "truncation": None,
+            "padding": None,
+        }
         tokenizer = Tokenizer.from_str(json.dumps(data | plain))
     except OSError as error:
         raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from error

@@ -135,5 +135,6 @@ def _gaps(family: str, found: Mapping[int, int], least: int) -> Iterator[str]:
     first = found[0]
     for number, token_id in sorted(found.items()):
         if token_id != first + number:
-            yield f"{name}: number {number} should have id {first + number} ({first} + {number}), not {token_id}"
+            due = f"{first + number} ({first} + {number})"
+            yield f"{name}: number {number} should have id {due}, not {token_id}"
             return
