@@ -39,7 +39,7 @@ def test_the_bundled_file_shows_every_setting() -> None:
     data = load_settings(environ={}).document.data
     assert data["engine"].keys() == EngineSettings.model_fields.keys()
     assert data["server"].keys() == ServerSettings.model_fields.keys()
-    for part in ("hibari", "tone"):
+    for part in ("hibari", "tone", "spark"):
         assert data["engine"][part].keys() == getattr(EngineSettings(), part).model_dump().keys()
 
 
@@ -144,6 +144,22 @@ def test_voice_folders_in_the_file_are_relative_to_the_file_those_in_the_environ
     )
     environ = {"SPARKVOICE_VOICES": f"a{os.pathsep}{os.pathsep}b"}
     assert load_settings(path, environ=environ).engine.voices == (Path("a"), Path("b"))
+
+
+def test_the_spark_model_is_named_in_the_file_or_the_environment_which_leaves_its_neighbours_alone(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "deep").mkdir()
+    path = config("engine:\n  spark:\n    model: mine\n    dtype: bfloat16\n", "deep/c.yaml")
+    assert load_settings(path, environ={}).engine.spark.model == Path("deep/mine")
+    spark = load_settings(path, environ={"SPARK_TTS_MODEL": "~/other"}).engine.spark
+    assert (spark.model, spark.dtype) == (Path.home() / "other", "bfloat16")
+    assert load_settings(environ={"SPARK_TTS_MODEL": " "}).engine.spark.model is None
+
+
+def test_half_precision_is_refused_for_spark() -> None:
+    said = complaint("engine:\n  spark:\n    dtype: float16\n")
+    assert said.startswith("c.yaml:3: engine.spark.dtype should be 'float32' or 'bfloat16', not \"float16\"")
 
 
 def test_the_folder_called_voices_is_used_where_nothing_else_is_named(tmp_path: Path) -> None:

@@ -39,6 +39,38 @@ class ToneSettings(_Strict):
     seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
 
 
+class WindowSettings(_Strict):
+    """first: tokens of 20 ms that the first window speaks. ahead: how many it waits for beyond them, so
+    that its end sounds as it would with all that follows."""
+
+    first: Annotated[int, Field(ge=1, le=500)]
+    ahead: Annotated[int, Field(ge=0, le=67)]  # nothing further on is heard in a token
+
+
+class LatencySettings(_Strict):
+    """What the first window of a turn may cost, by the turn's `latency`. settled: tokens that later
+    windows wait for, once the sound already made covers the wait."""
+
+    low: WindowSettings = WindowSettings(first=6, ahead=4)
+    balanced: WindowSettings = WindowSettings(first=8, ahead=8)
+    quality: WindowSettings = WindowSettings(first=16, ahead=32)
+    settled: Annotated[int, Field(ge=0, le=67)] = 16
+
+
+class SparkSettings(_Strict):
+    """model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets;
+    there is no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice
+    is taken from (None: as much as in training)."""
+
+    model: Path | None = None
+    lm: Literal["hf"] = "hf"
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    codec_dtype: Literal["float32", "bfloat16"] = "float32"
+    ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
+    latency: LatencySettings = LatencySettings()
+
+
 class EngineSettings(_Strict):
     """What is spoken, and by what.
 
@@ -54,6 +86,7 @@ class EngineSettings(_Strict):
     max_text_chars: Annotated[int, Field(ge=1)] = 100_000
     hibari: HibariSettings = HibariSettings()
     tone: ToneSettings = ToneSettings()
+    spark: SparkSettings = SparkSettings()
 
 
 class ServerSettings(_Strict):
@@ -109,7 +142,8 @@ def load_settings(
 ) -> Settings:
     """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
 
-    Precedence: arguments (server={"port": 0}) > SPARKVOICE_* of `environ` > YAML > default.
+    Precedence: arguments (server={"port": 0}) > SPARKVOICE_* and SPARK_TTS_MODEL of `environ` > YAML >
+    default.
     Without any folder of voices named, ./voices is used where there is one.
     """
     env = _Environment.read(os.environ if environ is None else environ)
@@ -143,7 +177,7 @@ def bundled(folder: Literal["voices", "configs"]) -> Traversable:
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
-    """What SPARKVOICE_* says, by section; a variable that is empty counts as not set."""
+    """What SPARKVOICE_* and SPARK_TTS_MODEL say, by section; an empty variable counts as not set."""
 
     engine: dict[str, Json]
     server: dict[str, Json]
@@ -155,7 +189,9 @@ class _Environment:
             return environ.get(f"SPARKVOICE_{name}", "").strip() or None
 
         folders = [folder for folder in (value("VOICES") or "").split(os.pathsep) if folder]
-        engine = {"voice": value("VOICE"), "voices": folders or None}
+        model = environ.get("SPARK_TTS_MODEL", "").strip()
+        spark = {"model": str(Path(model).expanduser())} if model else None
+        engine = {"voice": value("VOICE"), "voices": folders or None, "spark": spark}
         server = {"token": value("TOKEN")}
         url = value("URL")
         if url and not url.startswith(("ws://", "wss://", "http://", "https://")):
@@ -174,11 +210,33 @@ def _layered(
     part = document.part(section)
     settings = validated(kind, part, section)
     data: dict[str, Json] = dict(part.data)
-    if isinstance(part.source, Path) and "voices" in data:
-        data["voices"] = [str(part.source.parent / Path(folder).expanduser()) for folder in data["voices"]]
+    if isinstance(part.source, Path):
+        data = _beside(part.source.parent, data)
         settings = validated(kind, Document(part.file, data), section)
     for layer, values in (("SPARKVOICE_* environment", env), ("arguments", arguments)):
         if values:
-            data.update(values)
+            data = _laid_over(data, values)
             settings = validated(kind, Document(layer, data), section)
     return settings
+
+
+def _beside(folder: Path, data: dict[str, Json]) -> dict[str, Json]:
+    """The checked section of a file with the paths that it names taken from the file's folder."""
+    named = dict(data)
+    if "voices" in data:
+        named["voices"] = [str(folder / Path(path).expanduser()) for path in data["voices"]]
+    if model := data.get("spark", {}).get("model"):
+        named["spark"] = data["spark"] | {"model": str(folder / Path(model).expanduser())}
+    return named
+
+
+def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:
+    """`above` where it says something, else `below`; sections within are laid over likewise."""
+    laid = dict(below)
+    for key, value in above.items():
+        inner = laid.get(key)
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            laid[key] = _laid_over(inner, value)
+        else:
+            laid[key] = value
+    return laid
