@@ -1,0 +1,1 @@
+"""Language models that write semantic codes, behind one protocol."""

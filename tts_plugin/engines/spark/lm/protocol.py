@@ -1,0 +1,49 @@
+"""The seam of a language model: prompt ids in, semantic codes out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from tts_plugin.engine import Sampling
+
+SPEAKER_TOKENS = 32  # global codes of a voice; the codec's perceiver has as many latents
+
+
+class SemanticLM(Protocol):
+    """Writes the semantic codes of speech. One object serves many requests at once, in fair turns.
+
+    steps: how often it ran the model for a request, over all requests so far.
+    """
+
+    steps: int
+
+    def generate(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int | None
+    ) -> AsyncGenerator[list[int]]:
+        """The codes (0 .. semantic_count-1) that follow `prompt` (token ids), as they are drawn.
+
+        Ends at end-of-speech. Nothing but semantic codes and end-of-speech is ever drawn.
+        `<|start_semantic_token|>` is added where the prompt has none. seed: equal seeds give equal
+        codes whatever else runs; None draws a new one. `aclose()`, or cancelling the reader, stops it:
+        no step begins after the one that runs. BadRequest for sampling out of range, SynthesisFailed
+        for an error of the model, EngineUnavailable after `aclose()` of the LM.
+        """
+        ...
+
+    async def create_globals(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int | None
+    ) -> tuple[int, ...]:
+        """The SPEAKER_TOKENS global codes of a new voice, for a voice-creation prompt (token ids).
+
+        The model draws pitch, speed and the codes, each from its own family; errors as `generate`.
+        """
+        ...
+
+    async def warm_up(self) -> None:
+        """Load and run once, so that the first request is as fast as the second."""
+        ...
+
+    async def aclose(self) -> None:
+        """Free everything; requests that still run end with EngineUnavailable. Twice is fine."""
+        ...
