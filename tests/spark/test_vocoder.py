@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from tts_plugin.audio import Pcm, to_int16
+from tts_plugin.config import LatencySettings
 from tts_plugin.engines.spark.bicodec import TINY, BiCodec, random_bicodec
 from tts_plugin.engines.spark.vocoder import Vocoder
-from tts_plugin.engines.spark.window import SHAPES, Cut, Shape, Window
+from tts_plugin.engines.spark.window import Cut, Shape, Window, shape_of
 from tts_plugin.errors import EngineUnavailable, SynthesisFailed
 from tts_plugin.worker import SerialWorker
+
+BALANCED = shape_of(LatencySettings(), "balanced")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ async def test_every_length_streams_to_exactly_its_offline_length(vocoder: Vocod
     codes, speaker, _ = utterance(vocoder.codec, 300)
     made: dict[Cut, int] = {}  # utterances of all lengths share most of their pieces
     for tokens in range(1, 301):
-        cuts = cuts_of(SHAPES["balanced"], vocoder.codec.reach, tokens)
+        cuts = cuts_of(BALANCED, vocoder.codec.reach, tokens)
         for cut in cuts:
             if cut not in made:
                 made[cut] = len(await decoded(vocoder, codes, speaker, cut))
@@ -82,10 +85,10 @@ async def test_with_the_codecs_whole_reach_as_look_ahead_the_stream_is_the_offli
 
 async def test_a_streams_samples_do_not_depend_on_what_it_is_batched_with(vocoder: Vocoder) -> None:
     turns = [utterance(vocoder.codec, 60 + 17 * index, index) for index in range(6)]
-    alone = [await streamed(vocoder, codes, speaker, SHAPES["balanced"]) for codes, speaker, _ in turns]
+    alone = [await streamed(vocoder, codes, speaker, BALANCED) for codes, speaker, _ in turns]
     before = vocoder.decodes
     together = await asyncio.gather(
-        *(streamed(vocoder, codes, speaker, SHAPES["balanced"]) for codes, speaker, _ in turns)
+        *(streamed(vocoder, codes, speaker, BALANCED) for codes, speaker, _ in turns)
     )
     assert vocoder.decodes - before < before  # they were batched
     for one, other in zip(alone, together, strict=True):

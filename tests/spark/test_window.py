@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tts_plugin.config import LatencySettings
 from tts_plugin.engine import Latency
-from tts_plugin.engines.spark.window import SHAPES, TOKENS_PER_S, Cut, Shape, Window
+from tts_plugin.engines.spark.window import TOKENS_PER_S, Cut, Shape, Window, shape_of
 
 REACH = 67
+BALANCED = shape_of(LatencySettings(), "balanced")
 shapes = st.builds(
     Shape,
     first=st.integers(1, 20),
@@ -43,9 +45,9 @@ def test_pieces_see_their_look_ahead_unless_the_segment_ends(shape: Shape, token
         assert cut.tokens == shape.most
 
 
-@pytest.mark.parametrize(("latency", "tokens"), [("low", 8), ("balanced", 16), ("quality", 40)])
+@pytest.mark.parametrize(("latency", "tokens"), [("low", 10), ("balanced", 16), ("quality", 48)])
 def test_the_first_sound_waits_for_so_many_tokens(latency: Latency, tokens: int) -> None:
-    window = Window(SHAPES[latency], REACH)
+    window = Window(shape_of(LatencySettings(), latency), REACH)
     assert [window.push(1, None) for _ in range(tokens - 1)] == [[]] * (tokens - 1)
     (cut,) = window.push(1, None)
     assert cut.ctx_to == tokens
@@ -55,7 +57,7 @@ def test_the_first_sound_waits_for_so_many_tokens(latency: Latency, tokens: int)
 def test_a_listener_never_runs_dry_while_tokens_come_faster_than_they_are_heard(tokens_per_s: int) -> None:
     """A virtual call: tokens and decoding take time, the buffer is what was emitted less what was heard."""
     cost_s = 0.001
-    window = Window(SHAPES["balanced"], REACH, s_per_token=cost_s)
+    window = Window(BALANCED, REACH, s_per_token=cost_s)
     now_s, dry_at_s = 0.0, None
     sizes: list[int] = []
     for _ in range(1500):
@@ -73,7 +75,7 @@ def test_a_listener_never_runs_dry_while_tokens_come_faster_than_they_are_heard(
 
 
 def test_a_buffer_that_runs_low_is_filled_with_what_there_is() -> None:
-    window = Window(SHAPES["balanced"], REACH)
+    window = Window(BALANCED, REACH)
     window.push(16, None)
     assert window.push(4, 0.0) == [Cut(0, 8, 12, 20)]  # with the first piece's look-ahead of 8
     assert window.push(12, 1.0) == []  # no hurry

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tts_plugin.config import LatencySettings, WindowSettings
 from tts_plugin.engine import Latency
 
 TOKENS_PER_S = 50
@@ -42,13 +43,10 @@ class Shape:
     most: int = 50
 
 
-# Signal to noise at a piece's edge by look-ahead, against decoding the whole at once (full size, random
-# weights; `sparkvoice bench fidelity`): 4 tokens 12 dB, 8 22 dB, 16 67 dB, 32 119 dB.
-SHAPES: dict[Latency, Shape] = {
-    "low": Shape(first=4, first_right=4, right=16),
-    "balanced": Shape(first=8, first_right=8, right=16),
-    "quality": Shape(first=8, first_right=32, right=32),
-}
+def shape_of(settings: LatencySettings, latency: Latency) -> Shape:
+    """The windows of a turn by its `latency`. Later pieces never look less far ahead than the first."""
+    chosen: WindowSettings = getattr(settings, latency)
+    return Shape(chosen.first, chosen.ahead, max(settings.settled, chosen.ahead))
 
 
 class Window:

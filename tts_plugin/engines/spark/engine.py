@@ -1,0 +1,176 @@
+"""SparkEngine: text to speech by Spark-TTS, each step of it in a file of its own.
+
+segment -> spelt out -> prompt -> language model -> codes -> windows -> vocoder -> frames
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import cast
+
+import numpy as np
+
+from tts_plugin.audio import AudioFrame, Pcm
+from tts_plugin.config import EngineSettings, SparkSettings
+from tts_plugin.engine import Engine, Segment, Turn
+from tts_plugin.engines.spark.ahead import read_ahead
+from tts_plugin.engines.spark.bicodec import load_bicodec
+from tts_plugin.engines.spark.checkpoint import Checkpoint
+from tts_plugin.engines.spark.continuity import Continuity, Tail
+from tts_plugin.engines.spark.lm.protocol import SemanticLM
+from tts_plugin.engines.spark.playing import Playing
+from tts_plugin.engines.spark.recovery import recovered
+from tts_plugin.engines.spark.speakers import Speaker, Speakers
+from tts_plugin.engines.spark.vocoder import Vocoder
+from tts_plugin.engines.spark.window import Cut, Window, shape_of
+from tts_plugin.errors import ConfigError
+from tts_plugin.text.numbers import spell_out
+from tts_plugin.worker import SerialWorker
+
+_AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
+
+# name in the settings -> "module:factory", imported on use
+LMS: dict[str, str] = {"hf": "tts_plugin.engines.spark.lm.hf:build"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What one checkpoint needs in memory."""
+
+    lm: SemanticLM
+    vocoder: Vocoder
+    speakers: Speakers
+
+
+class SparkEngine:
+    """Cloned and made-up voices, English and Chinese, at the codec's rate (16 kHz)."""
+
+    languages = frozenset({"en", "zh"})
+
+    def __init__(self, checkpoint: Checkpoint, settings: SparkSettings, lm: SemanticLM) -> None:
+        self.rate = checkpoint.sizes.rate
+        self._checkpoint = checkpoint
+        self._settings = settings
+        self._lm = lm
+        self._worker = SerialWorker("spark-codec")
+        self._loading = asyncio.Lock()
+        self._parts: _Parts | None = None
+
+    async def speak(self, turn: Turn, segments: AsyncIterator[Segment]) -> AsyncGenerator[AudioFrame]:
+        parts = await self._loaded()
+        speaker = await parts.speakers.of(turn.voice)
+        speech = _Speech(self._checkpoint, self._settings, parts, turn, speaker)
+        at = 0
+        async for segment in segments:
+            async with aclosing(speech.of(segment)) as pieces:
+                async for pcm, is_last in pieces:
+                    yield AudioFrame(pcm, self.rate, at, segment.index, ends_segment=is_last)
+                    at += len(pcm)
+
+    async def warm_up(self) -> None:
+        parts = await self._loaded()
+        await parts.lm.warm_up()
+        some = Cut(0, 0, 8, 16)
+        await parts.vocoder.decode([0] * some.ctx_to, parts.speakers.anybody(), some.emit_from, some.emit_to)
+
+    async def aclose(self) -> None:
+        if self._parts is not None:
+            await self._parts.vocoder.aclose()
+        await self._lm.aclose()
+        self._worker.close()
+
+    async def _loaded(self) -> _Parts:
+        async with self._loading:
+            if self._parts is None:
+                load = partial(
+                    load_bicodec,
+                    self._checkpoint.path,
+                    dtype=self._settings.codec_dtype,
+                    device=self._settings.device,
+                )
+                codec = await self._worker.run(load)
+                speakers = Speakers(self._checkpoint, codec, self._lm, self._worker, self._settings.ref_s)
+                self._parts = _Parts(self._lm, Vocoder(codec, self._worker), speakers)
+            return self._parts
+
+
+class _Speech:
+    """One turn: what carries over from segment to segment."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        settings: SparkSettings,
+        parts: _Parts,
+        turn: Turn,
+        speaker: Speaker,
+    ) -> None:
+        self._parts = parts
+        self._turn = turn
+        self._speaker = speaker
+        self._prompts = checkpoint.prompts
+        self._shape = shape_of(settings.latency, turn.latency)
+        self._rate = checkpoint.sizes.rate
+        self._seed = secrets.randbits(32) if turn.seed is None else turn.seed
+        self._playing = Playing()
+        self._continuity = Continuity(lambda text: len(checkpoint.encode(text)))
+
+    async def of(self, segment: Segment) -> AsyncGenerator[tuple[Pcm, bool]]:
+        """The segment's samples, piece by piece, and whether a piece is its last."""
+        text = spell_out(segment.text, self._turn.voice.language)
+        vocoder, codes = self._parts.vocoder, list[int]()
+        window = Window(self._shape, vocoder.codec.reach, s_per_token=vocoder.s_per_token)
+        watched = recovered(
+            text,
+            partial(self._generate, segment.index),
+            hold=self._shape.first + self._shape.first_right,
+        )
+        async with read_ahead(watched, _AHEAD) as batches:
+            async for batch in batches:
+                fresh = [code for group in batch for code in group]
+                codes += fresh
+                for cut in window.push(len(fresh), self._playing.buffered_s):
+                    yield await self._decode(codes, cut), False
+        for cut in window.flush():
+            yield await self._decode(codes, cut), True
+        self._continuity.spoke(text, codes)
+
+    def _generate(self, index: int, text: str, attempt: int) -> AsyncGenerator[list[int]]:
+        """The codes of `text`; later attempts have another seed and nothing that may have misled the first."""
+        tail = Tail() if attempt else self._continuity.tail(text)
+        if not tail.semantic and not attempt:
+            tail = Tail(self._speaker.said, self._speaker.semantic)
+        prompt = self._prompts.clone(
+            text, self._speaker.global_tokens, said=tail.said, semantic=tail.semantic
+        )
+        seed = int(np.random.SeedSequence((self._seed, index, attempt)).generate_state(1)[0])
+        return self._parts.lm.generate(prompt, self._turn.sampling, seed)
+
+    async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
+        pcm = await self._parts.vocoder.decode(
+            codes[cut.ctx_from : cut.ctx_to],
+            self._speaker.d_vector,
+            cut.emit_from - cut.ctx_from,
+            cut.emit_to - cut.ctx_from,
+        )
+        self._playing.add(len(pcm) / self._rate)
+        return pcm
+
+
+def build(settings: EngineSettings) -> Engine:
+    spark = settings.spark
+    if spark.model is None:
+        raise ConfigError(
+            'engine "spark" needs a model: set SPARK_TTS_MODEL or engine.spark.model to its directory '
+            "(sparkvoice model fetch DIR, or model random DIR to try it without)"
+        )
+    checkpoint = Checkpoint.open(spark.model)
+    module, _, factory = LMS[spark.lm].partition(":")
+    make = cast(Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory))
+    return SparkEngine(checkpoint, spark, make(checkpoint, spark))
