@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -173,6 +174,17 @@ def bundled(folder: Literal["voices", "configs"]) -> Traversable:
     package = files("tts_plugin")
     inside = package / "bundled" / folder
     return inside if inside.is_dir() else Path(str(package)).parent / folder
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where this user's caches go; may not be there yet. XDG_CACHE_HOME, else the platform's place."""
+    env = os.environ if environ is None else environ
+    named = Path(env.get("XDG_CACHE_HOME", ""))
+    if named.is_absolute():  # a relative one is to be ignored, says the specification
+        return named / "sparkvoice"
+    if sys.platform == "win32" and (local := env.get("LOCALAPPDATA")):
+        return Path(local) / "sparkvoice" / "Cache"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "sparkvoice"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ EngineFactory = Callable[[EngineSettings], Engine]
 ENGINES: dict[str, str] = {
     "tone": "tts_plugin.engines.tone:build",
     "hibari": "tts_plugin.engines.hibari:build",
+    "spark": "tts_plugin.engines.spark.engine:build",
 }
 
 

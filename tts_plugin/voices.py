@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AfterValidator, ConfigDict, Field
 
@@ -38,6 +38,14 @@ def _checked_language(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What is to be said of what a voice is made from. error: it cannot be used; warning: it can, but."""
+
+    level: Literal["error", "warning"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Voice:
     """One voice, as its YAML file says. An engine whose voices hold more subclasses it (VOICE_KINDS).
 
@@ -59,11 +67,15 @@ class Voice:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.id)
 
+    def examine(self) -> tuple[Finding, ...]:
+        """What is to be said of the files that the voice is made from, if any; reads them, so it is slow."""
+        return ()
+
 
 Parser = Callable[[Document], Voice]
 
 # engine -> "module:parser" of voices with more than Voice has, imported on use; a parser raises BadYaml
-VOICE_KINDS: dict[str, str] = {}
+VOICE_KINDS: dict[str, str] = {"spark": "tts_plugin.engines.spark.voice:parse"}
 
 
 def parse_voice(document: Document) -> Voice:

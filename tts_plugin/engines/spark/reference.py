@@ -40,9 +40,14 @@ def read_clip(path: Path, rate: int, *, channel: int | None = None) -> Samples:
         raise ConfigError(f"{path} holds no samples")
     if not np.isfinite(mono).all():
         raise ConfigError(f"{path} holds a sample that is no number")
+    return at_rate(mono, found_rate, rate)
+
+
+def at_rate(wave: Samples, found_rate: int, rate: int) -> Samples:
+    """Samples of `found_rate` Hz at `rate` Hz, with the resampler that the published model's clips had."""
     if found_rate == rate:
-        return mono
-    resampled: Samples = soxr.resample(mono, found_rate, rate, quality="VHQ")
+        return wave
+    resampled: Samples = soxr.resample(wave, found_rate, rate, quality="VHQ")
     return resampled
 
 
