@@ -299,7 +299,7 @@ def test_serve_listens_says_where_and_ends_when_told_to() -> None:
     ("argv", "said"),
     [
         (["sya"], 'no command "sya"; did you mean "say"?'),
-        (["voices"], "which one: voices list, voices check?"),
+        (["voices"], "which one: voices list, voices check, voices enroll?"),
         (["voices", "chekc"], 'no command "voices chekc"; did you mean "voices check"?'),
         (["bench"], "which one: bench latency, bench turn, bench bargein?"),
     ],

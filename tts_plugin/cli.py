@@ -42,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "say": Command("tts_plugin.say:main", "speak a text into a WAV file"),
     "voices list": Command("tts_plugin.cli:list_voices", "the voices there are"),
     "voices check": Command("tts_plugin.cli:check_voices", "what is wrong in the voice files"),
+    "voices enroll": Command("tts_plugin.engines.spark.new_voice:main", "a voice from a recording", "spark"),
     "model fetch": Command("tts_plugin.engines.spark.fetch:main", "download the Spark-TTS model", "spark"),
     "model check": Command("tts_plugin.engines.spark.check:main", "what is wrong with a model", "spark"),
     "model random": Command("tts_plugin.engines.spark.random_model:main", "write one of noise", "spark"),
@@ -149,9 +150,11 @@ def list_voices(argv: list[str]) -> int:
 
 
 def check_voices(argv: list[str]) -> int:
-    """Print what is wrong in the voice files; 1 if anything is."""
+    """Print what is wrong in the voice files and the clips they name; 1 if anything is, warnings aside."""
     parser = Parser(
-        "sparkvoice voices check", description="What is wrong in the voice files; 1 if anything is."
+        "sparkvoice voices check",
+        description="What is wrong in the voice files and the clips they name; 1 if anything is, warnings "
+        "aside.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--config", metavar="F.yaml", type=Path)
@@ -163,16 +166,25 @@ def check_voices(argv: list[str]) -> int:
     except VoiceNotFound as error:
         problems.append(Problem("default voice", None, str(error)))
     voices = registry.list()
+    warnings: list[Problem] = []
+    for voice in voices:
+        for finding in voice.examine():
+            told = problems if finding.level == "error" else warnings
+            told.append(Problem(f"voice {voice.id}", None, finding.message))
     if args.json:
         found = {
             "voices": [voice.id for voice in voices],
             "problems": [asdict(problem) for problem in problems],
+            "warnings": [asdict(warning) for warning in warnings],
         }
         print(json.dumps(found, ensure_ascii=False, indent=2))
     else:
         for problem in problems:
             print(problem)
-        print(f"{_counted(len(voices), 'voice')}, {_counted(len(problems), 'problem')}")
+        for warning in warnings:
+            print(f"{warning} (warning)")
+        counts = [_counted(len(voices), "voice"), _counted(len(problems), "problem")]
+        print(", ".join(counts + ([_counted(len(warnings), "warning")] if warnings else [])))
     return FAILED if problems else OK
 
 

@@ -59,9 +59,7 @@ class Clip:
             raise ConfigError("; ".join(errors))
 
 
-def examine_clip(
-    path: Path, *, rate: int = RATE, used_s: float = USED_S, transcribed: bool = False
-) -> Clip:
+def examine_clip(path: Path, *, rate: int = RATE, used_s: float = USED_S, transcribed: bool = False) -> Clip:
     """Read the clip and judge it; never raises for what is wrong with it.
 
     wav, flac, ogg or mp3, whatever its name ends in; any rate and width; channels are mixed down. rate: of
@@ -159,7 +157,8 @@ def _sound(samples: Samples, rate: int) -> Iterator[Finding]:
         yield Finding("error", f"is silent: {level}, {_SILENT_DBFS:.0f} is the least that is heard as sound")
         return
     quiet_db = float(np.percentile(frames, 10))
-    if loud_db - quiet_db < _NOISY_DB:
+    # a shorter one may be a single vowel, with no pause to hear noise in
+    if len(samples) >= _SHORTEST_S * rate and loud_db - quiet_db < _NOISY_DB:
         yield Finding(
             "warning",
             f"is noisy: its quietest parts are only {loud_db - quiet_db:.0f} dB below its speech "
@@ -229,4 +228,7 @@ def _levels(wave: Samples, rate: int) -> NDArray[np.float64]:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds // 60)} min {seconds % 60:.0f} s"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")

@@ -11,9 +11,7 @@ from tts_plugin.engines.spark.token_file import Bounds, Tokens
 from tts_plugin.errors import BadRequest, ConfigError
 
 
-def enrolled(
-    wave: Samples, codec: BiCodec, ref_s: float, features: Tensor | None = None
-) -> Tokens:
+def enrolled(wave: Samples, codec: BiCodec, ref_s: float, features: Tensor | None = None) -> Tokens:
     """The tokens of a clip at the codec's rate. Blocks while the codec computes.
 
     The global ones come from the mel of the first `ref_s` seconds of the clip, whose volume is normalised

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Wav2Vec2Config, Wav2Vec2Model
 
 from tts_plugin.engines.spark.model_files import ModelFiles
-from tts_plugin.engines.spark.reference import Samples
+from tts_plugin.engines.spark.reference import Samples, volume_normalise
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
 
@@ -55,7 +55,7 @@ def speech_features(wave: Samples, folder: Path) -> Tensor:
         )
         for block in _BLOCKS
     ]
-    heard = torch.from_numpy(wave).float()
+    heard = torch.from_numpy(volume_normalise(wave)).float()
     heard = (heard - heard.mean()) / torch.sqrt(heard.var(correction=0) + _LEAST_VARIANCE)
     try:
         with torch.inference_mode():
@@ -79,7 +79,8 @@ def _loaded(folder: Path) -> Wav2Vec2Model:
             "wav2vec2-large-xlsr-53"
         )
     config.num_hidden_layers = max(_BLOCKS)
-    model = Wav2Vec2Model(config)
+    with torch.device("meta"):  # the random values of 300 M weights would take seconds
+        model = Wav2Vec2Model(config)
     path, found = _weights(folder)
     wanted = model.state_dict()
     named = {_name(key, wanted): tensor for key, tensor in found.items()}
@@ -89,8 +90,8 @@ def _loaded(folder: Path) -> Wav2Vec2Model:
         if named[key].shape != tensor.shape:
             shapes = f"{list(tensor.shape)}, found {list(named[key].shape)}"
             raise ConfigError(f"{shown(path)}: {key} should be {shapes}: fetch it again")
-    model.load_state_dict({key: named[key] for key in wanted})
-    loaded: Wav2Vec2Model = model.float().eval()
+    model.load_state_dict({key: named[key].to(torch.float32) for key in wanted}, assign=True)
+    loaded: Wav2Vec2Model = model.eval()
     return loaded
 
 

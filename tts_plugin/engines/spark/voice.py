@@ -97,7 +97,7 @@ def parse(document: Document) -> Voice:
     if mistakes := list(_mistakes(document)):
         raise BadYaml(mistakes)
     if isinstance(document.source, Path):
-        object.__setattr__(voice, "folder", document.source.parent)
+        object.__setattr__(voice, "folder", document.source.parent.resolve())
     if voice.clip is not None:
         try:
             object.__setattr__(voice, "clip", inside(voice.folder, voice.clip))
@@ -109,15 +109,15 @@ def parse(document: Document) -> Voice:
 def inside(folder: Path | None, clip: Path) -> Path:
     """The clip as an absolute path; ConfigError if it leads out of `folder`, links followed."""
     if folder is None:
-        raise ConfigError("a voice that is packed into an archive cannot name one; give global_tokens")
+        raise ConfigError("a voice that comes from no folder cannot name one; give global_tokens")
     try:
         home = folder.resolve()
-        place = (home / clip).resolve()
+        leads_to = (home / clip).resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that go round in circles
         raise ConfigError(f"{clip} cannot be followed: {error}") from error
-    if not place.is_relative_to(home):
+    if not leads_to.is_relative_to(home):
         raise ConfigError(f"{clip} leads out of the voices folder; put the clip beside the YAML file")
-    return place
+    return home / clip
 
 
 def _mistakes(document: Document) -> Sequence[Problem]:
