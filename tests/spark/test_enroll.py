@@ -8,6 +8,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -444,7 +446,7 @@ def test_any_name_reads_back_as_it_was_given(enroll: Callable[..., str], name: s
 # --- voices check
 
 
-def test_voices_check_judges_clips_without_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_voices_check_judges_the_clips(capsys: pytest.CaptureFixture[str]) -> None:
     Path("voices").mkdir()
     saved(Path("voices"), repeated(9), "ava.wav")
     head = "engine: spark\nlanguage: en\nlicence: CC0-1.0\n"
@@ -462,6 +464,22 @@ def test_voices_check_judges_clips_without_torch(tmp_path: Path, capsys: pytest.
     report = json.loads(capsys.readouterr().out)
     assert [problem["file"] for problem in report["problems"]] == ["voice ben"]
     assert [warning["file"] for warning in report["warnings"]] == ["voice ava"]
+
+
+def test_voices_check_needs_no_torch() -> None:
+    Path("voices").mkdir()
+    saved(Path("voices"), SPEECH, "ava.wav")
+    text = "id: ava\nengine: spark\nlanguage: en\nlicence: CC0-1.0\nclip: ava.wav\n"
+    Path("voices/ava.yaml").write_text(text)
+    code = (
+        "import sys; from tts_plugin.cli import main\n"
+        "assert main(['voices', 'check']) == 0\n"
+        "print(sorted({'torch', 'transformers', 'tokenizers', 'safetensors'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(DATA.parents[1])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "3 voices, no problems\n[]\n"
 
 
 def test_the_cache_folder_is_where_the_platform_keeps_caches() -> None:

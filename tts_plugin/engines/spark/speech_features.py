@@ -91,8 +91,8 @@ def _loaded(folder: Path) -> Wav2Vec2Model:
             shapes = f"{list(tensor.shape)}, found {list(named[key].shape)}"
             raise ConfigError(f"{shown(path)}: {key} should be {shapes}: fetch it again")
     model.load_state_dict({key: named[key].to(torch.float32) for key in wanted}, assign=True)
-    loaded: Wav2Vec2Model = model.eval()
-    return loaded
+    torch.nn.Module.eval(model)  # as its own class has it, it is untyped
+    return model
 
 
 def _weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
