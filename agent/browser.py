@@ -42,13 +42,15 @@ _CONTROLS = {
 class Talker:
     """Holds a conversation with each browser that calls; the parts are shared by all calls.
 
-    make_tts: a TTS for one call, which is closed with it; None asks for the default voice.
+    make_tts: a TTS for one call, which is closed with it; None asks for the default voice. meet: is told of
+    each conversation when it begins.
     """
 
     settings: AgentSettings
     ears: stt.STT[Any]
     brain: llm.LLM[Any]
     make_tts: Callable[[str | None], TTS]
+    meet: Callable[[Conversation], None] = lambda _: None
 
     async def __call__(self, call: WebRtcCall, voice: str | None) -> None:
         """Talk until the browser is gone or the session is over."""
@@ -74,6 +76,7 @@ class Talker:
             session, Assistant(self.settings), audio_in=call.audio, audio_out=output, tell=captions.show
         )
         async with running as conversation:
+            self.meet(conversation)
             await _until_over(call, conversation, mouth)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import wave
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.async_api import Page, async_playwright
+from aioice.ice import get_host_addresses
+from playwright.async_api import Page
 
-from tts_plugin.audio import Pcm, bytes_of
+from agent.bench.chromium import CHROMIUM, MIC_RATE, open_page, write_mic
+from tts_plugin.audio import Pcm
 
-CHROMIUM = Path("/usr/bin/chromium")
-MIC_RATE = 48_000
+__all__ = ["MIC_RATE", "write_mic"]
 
 needs_chromium = [
     pytest.mark.browser,
@@ -27,25 +27,13 @@ needs_chromium = [
     ),
 ]
 
-QUIET = [
-    "--no-sandbox",  # a root user has none
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    # on a box with nothing but `lo` a browser has no other address
-    "--allow-loopback-in-peer-connection",
-]
-
-
-def write_mic(path: Path, pcm: Pcm) -> Path:
-    """A file for the fake microphone, 48 kHz mono; Chromium plays it over and over."""
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(MIC_RATE)
-        file.writeframes(bytes_of(pcm))
-    return path
+# on a box with nothing but `lo` Chromium cannot hide its address behind an mDNS name, and without a
+# microphone it would tell none
+UNHIDDEN = (
+    ()
+    if get_host_addresses(use_ipv4=True, use_ipv6=True)
+    else ("--disable-features=WebRtcHideLocalIpsWithMdns",)
+)
 
 
 def silence(seconds: float) -> Pcm:
@@ -65,26 +53,16 @@ async def chromium_page(
 
     mic: what the caller says (None: nothing at all). allowed: whether the microphone is let in.
     """
-    args = [*QUIET, "--use-fake-device-for-media-stream", *flags]
-    if allowed:
-        args.append("--use-fake-ui-for-media-stream")
-    if mic is not None:
-        args.append(f"--use-file-for-fake-audio-capture={mic}")
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=str(CHROMIUM), args=args)
-        try:
-            page = await (await browser.new_context(**context)).new_page()
-            errors: list[str] = []
-            page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on(
-                "console",
-                lambda line: errors.append(line.text) if "Content Security Policy" in line.text else None,
-            )
-            await page.goto(url)
-            yield page
-            assert errors == []
-        finally:
-            await browser.close()
+    async with open_page(url, mic=mic, allowed=allowed, flags=(*UNHIDDEN, *flags), **context) as page:
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on(
+            "console",
+            lambda line: errors.append(line.text) if "Content Security Policy" in line.text else None,
+        )
+        await page.reload()  # now with somebody who listens
+        yield page
+        assert errors == []
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ class Browser:
             self.pc.addTransceiver("audio", direction="recvonly")
         else:
             self.pc.addTrack(mic)
+        assert self.pc.sctp is not None
+        ends = [self.pc.sctp.transport, *(t.sender.transport for t in self.pc.getTransceivers())]
+        for connection in {end.transport.iceGatherer._connection for end in ends}:
+            offer_loopback(connection, always=True)
         self.channel.on("open", self.opened.set)
         self.channel.on("message", lambda data: self.messages.put_nowait(json.loads(data)))
         self.pc.on("track", self._listen)
@@ -83,8 +87,6 @@ class Browser:
 async def a_call(mic: MediaStreamTrack | None = None) -> AsyncIterator[tuple[WebRtcCall, Browser]]:
     """A call that is connected, its channel open."""
     browser = Browser(mic)
-    for end in {browser.pc.sctp.transport, *(t.sender.transport for t in browser.pc.getTransceivers())}:
-        offer_loopback(end.transport.iceGatherer._connection, always=True)
     try:
         async with answered(await browser.offer(), LOOPBACK) as call:
             await browser.accept(call.answer)

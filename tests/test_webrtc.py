@@ -171,12 +171,23 @@ async def test_a_box_with_only_lo_gets_its_127_0_0_1_and_another_box_does_not() 
     await pc.close()
 
 
-def test_mdns_candidates_are_taken_out_of_the_offer() -> None:
+def test_mdns_candidates_and_the_lists_end_are_taken_out_of_the_offer() -> None:
     kept = "a=candidate:1 1 udp 2113937151 192.0.2.2 41000 typ host\r\n"
     mdns = "a=candidate:2 1 udp 2113937151 0ffd-11ab.local 41001 typ host generation 0\r\n"
-    assert (
-        without_mdns(f"v=0\r\n{mdns}{kept}a=end-of-candidates\r\n") == f"v=0\r\n{kept}a=end-of-candidates\r\n"
+    assert without_mdns(f"v=0\r\n{mdns}{kept}a=end-of-candidates\r\n") == f"v=0\r\n{kept}"
+
+
+async def test_a_browser_that_tells_no_address_is_answered_with_ours_and_connects() -> None:
+    browser = Browser(None)
+    offer = "".join(
+        line for line in (await browser.offer()).splitlines(keepends=True) if "a=candidate" not in line
     )
+    async with answered(offer, LOOPBACK) as call:
+        assert " 127.0.0.1 " in call.answer
+        await browser.accept(call.answer)
+        async with asyncio.timeout(5):
+            assert await call.connected()
+    await browser.close()
 
 
 # messages

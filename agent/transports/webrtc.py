@@ -342,9 +342,10 @@ def parsed(data: str | bytes) -> Json:
 def without_mdns(offer: str) -> str:
     """The offer without its ".local" candidates: aioice asks the network for them in vain for 1 s.
 
-    Nothing is lost: the browser knows our addresses and its checks tell us its own.
+    Nothing is lost: the browser knows our addresses and its checks tell us its own. So its list has no
+    end either; without candidates before it, aioice would take an end for "nobody there" and offer none.
     """
-    return re.sub(r"a=candidate:[^\r\n]*\.local [^\r\n]*\r?\n", "", offer)
+    return re.sub(r"a=(candidate:[^\r\n]*\.local [^\r\n]*|end-of-candidates)\r?\n", "", offer)
 
 
 # aiortc and aioice have no setting for these two, so private names are touched here and nowhere else;
