@@ -43,7 +43,7 @@ async def test_c13_the_wait_for_a_slow_language_model_is_not_in_the_ttfb(plugin:
     stream.push_text(" are you?")
     stream.end_input()
     await collect(stream)
-    assert 0 < log.metrics[0].ttfb < 0.15
+    assert 0 < log.metrics[0].ttfb < 0.25
 
 
 async def test_c13_the_wait_for_a_slow_engine_is(plugin_over: PluginOver) -> None:

@@ -198,7 +198,9 @@ def test_c46_the_plugin_is_registered_once_and_typed() -> None:
 
 
 def test_making_one_needs_no_event_loop_and_connects_to_nothing() -> None:
-    assert TTS(url="http://127.0.0.1:1", rate=8000).sample_rate == 8000
+    plugin = TTS(url="http://127.0.0.1:1", rate=8000)
+    plugin.prewarm()
+    assert plugin.sample_rate == 8000
 
 
 def test_arguments_that_contradict_each_other_are_refused() -> None:

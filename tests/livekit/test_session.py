@@ -64,7 +64,7 @@ async def test_c50_an_interruption_silences_frees_and_keeps_what_was_heard(
         assert time.monotonic() - at_s < FREE_S
         await until(lambda: engine.active == 0, FREE_S)
         await asyncio.sleep(0.1)
-        assert made.listener.ticks[-1] - at_s < 0.05
+        assert made.listener.ticks[-1] - at_s < 0.15
         _check_cut(made)
         assert plugin.cancelled_streams == 1
 
