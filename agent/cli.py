@@ -19,7 +19,7 @@ from agent.config import Settings as AgentSide
 from agent.config import load_settings as load_agent_side
 from agent.ears import STT
 from agent.session import build_llm
-from agent.transports.webrtc import IceOptions
+from agent.transports.ice import IceOptions
 from agent.web import Converse, Doors, ListVoices, Offered, build_app, is_loopback, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from agent.transports.webrtc import IceOptions, WebRtcCall, answered
+from agent.transports.ice import IceOptions
+from agent.transports.webrtc import WebRtcCall, answered
 from tts_plugin.errors import (
     BadRequest,
     ConfigError,
