@@ -15,7 +15,7 @@ from playwright.async_api import expect
 
 from agent.cli import agent_behind_the_page
 from agent.config import load_settings as load_agent_side
-from agent.web import Doors, build_app, serving
+from agent.web import Doors, build_app, listen, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, silence, until, write_mic
 from tts_plugin.audio import Pcm, to_int16
 from tts_plugin.config import load_settings
@@ -50,7 +50,7 @@ async def test_a_caller_asks_is_answered_interrupts_and_is_answered_again(caller
     async with agent_behind_the_page(*sides, None) as (converse, voices):
         app = build_app(STATIC, converse, voices, Doors())
         async with (
-            serving(app, "127.0.0.1", 0) as port,
+            serving(app, listen("127.0.0.1", 0)) as port,
             chromium_page(f"http://127.0.0.1:{port}/", mic=caller) as page,
         ):
             await expect(page.get_by_label("Voice")).to_have_value("hibari")
