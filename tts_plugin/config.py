@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -19,12 +19,17 @@ from tts_plugin.strict_yaml import BadYaml, Document, Json, read_yaml, validated
 SECTIONS = ("engine", "server", "agent", "phone")  # agent and phone are checked by agent/config.py
 S = TypeVar("S", bound=BaseModel)
 
+ENVIRONMENT = "SPARKVOICE_* environment"  # what an error calls the layers above the file
+ARGUMENTS = "arguments"
 
-class _Strict(BaseModel):
+
+class Section(BaseModel):
+    """Some keys of the YAML; an unknown one is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class HibariSettings(_Strict):
+class HibariSettings(Section):
     """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn."""
 
     gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
@@ -32,14 +37,14 @@ class HibariSettings(_Strict):
     threads: Annotated[int, Field(ge=1, le=64)] = 1
 
 
-class ToneSettings(_Strict):
+class ToneSettings(Section):
     """rate: Hz. seconds_per_char: how long a character sounds."""
 
     rate: Annotated[int, Field(ge=8_000, le=48_000)] = 24_000
     seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
 
 
-class EngineSettings(_Strict):
+class EngineSettings(Section):
     """What is spoken, and by what.
 
     voice: id of the default voice (None: the registry's own choice). voices: the user's folders,
@@ -56,7 +61,7 @@ class EngineSettings(_Strict):
     tone: ToneSettings = ToneSettings()
 
 
-class ServerSettings(_Strict):
+class ServerSettings(Section):
     """The engine server's doors.
 
     port: 0 takes a free one. token: asked of every client if set. max_contexts: per connection.
@@ -114,10 +119,18 @@ def load_settings(
     """
     env = _Environment.read(os.environ if environ is None else environ)
     document = read_config(path)
-    engine_settings = _layered(EngineSettings, "engine", document, env.engine, engine or {})
+    engine_settings = layered(
+        EngineSettings,
+        "engine",
+        document,
+        {ENVIRONMENT: env.engine, ARGUMENTS: engine or {}},
+        paths=("voices",),
+    )
     if not engine_settings.voices and Path("voices").is_dir():
         engine_settings = engine_settings.model_copy(update={"voices": (Path("voices"),)})
-    server_settings = _layered(ServerSettings, "server", document, env.server, server or {})
+    server_settings = layered(
+        ServerSettings, "server", document, {ENVIRONMENT: env.server, ARGUMENTS: server or {}}
+    )
     return Settings(engine_settings, server_settings, env.url, document)
 
 
@@ -134,6 +147,37 @@ def read_config(path: Path | None = None) -> Document:
     return document
 
 
+def layered(
+    kind: type[S],
+    name: str,
+    document: Document,
+    layers: Mapping[str, Mapping[str, Json]],
+    *,
+    paths: Collection[str] = (),
+) -> S:
+    """Section `name` with each layer laid over the one below, and checked, so that an error names its layer.
+
+    layers: name -> values, the lowest first. paths: keys of files and folders, which in a file are meant
+    from where it lies.
+    """
+    part = document.part(name)
+    settings = validated(kind, part, name)
+    data: dict[str, Json] = dict(part.data)
+    if isinstance(part.source, Path):
+        data.update({key: _beside(part.source, data[key]) for key in paths if data.get(key)})
+        settings = validated(kind, Document(part.file, data), name)
+    for layer, values in layers.items():
+        if values:
+            data.update(values)
+            settings = validated(kind, Document(layer, data), name)
+    return settings
+
+
+def variable(environ: Mapping[str, str], name: str) -> str | None:
+    """The value of an environment variable; one that is empty counts as not set."""
+    return environ.get(name, "").strip() or None
+
+
 def bundled(folder: Literal["voices", "configs"]) -> Traversable:
     """The folder as shipped: inside the package when built into a wheel, beside it in a source tree."""
     package = files("tts_plugin")
@@ -143,7 +187,7 @@ def bundled(folder: Literal["voices", "configs"]) -> Traversable:
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
-    """What SPARKVOICE_* says, by section; a variable that is empty counts as not set."""
+    """What SPARKVOICE_* says, by section."""
 
     engine: dict[str, Json]
     server: dict[str, Json]
@@ -151,34 +195,21 @@ class _Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> _Environment:
-        def value(name: str) -> str | None:
-            return environ.get(f"SPARKVOICE_{name}", "").strip() or None
-
-        folders = [folder for folder in (value("VOICES") or "").split(os.pathsep) if folder]
-        engine = {"voice": value("VOICE"), "voices": folders or None}
-        server = {"token": value("TOKEN")}
-        url = value("URL")
+        listed = variable(environ, "SPARKVOICE_VOICES") or ""
+        folders = [folder for folder in listed.split(os.pathsep) if folder]
+        engine = {"voice": variable(environ, "SPARKVOICE_VOICE"), "voices": folders or None}
+        server = {"token": variable(environ, "SPARKVOICE_TOKEN")}
+        url = variable(environ, "SPARKVOICE_URL")
         if url and not url.startswith(("ws://", "wss://", "http://", "https://")):
             raise ConfigError(f'SPARKVOICE_URL "{url}" should start with ws://, wss://, http:// or https://')
         return cls(_given(engine), _given(server), url)
 
 
+def _beside(source: Path, value: Json) -> Json:
+    if isinstance(value, list):
+        return [_beside(source, one) for one in value]
+    return str(source.parent / Path(value).expanduser())
+
+
 def _given(values: dict[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _layered(
-    kind: type[S], section: str, document: Document, env: Mapping[str, Json], arguments: Mapping[str, Json]
-) -> S:
-    """The section with each layer laid over the one below, and checked, so that an error names its layer."""
-    part = document.part(section)
-    settings = validated(kind, part, section)
-    data: dict[str, Json] = dict(part.data)
-    if isinstance(part.source, Path) and "voices" in data:
-        data["voices"] = [str(part.source.parent / Path(folder).expanduser()) for folder in data["voices"]]
-        settings = validated(kind, Document(part.file, data), section)
-    for layer, values in (("SPARKVOICE_* environment", env), ("arguments", arguments)):
-        if values:
-            data.update(values)
-            settings = validated(kind, Document(layer, data), section)
-    return settings
