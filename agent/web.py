@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import hmac
 import ipaddress
 import json
 import logging
 import mimetypes
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from agent.transports.webrtc import IceOptions, WebRtcCall, answered
+from agent.transports.ice import IceOptions
+from agent.transports.webrtc import WebRtcCall, answered
 from tts_plugin.errors import (
     BadRequest,
     ConfigError,
@@ -188,23 +189,31 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
     return app
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket (port 0 takes a free one), or ConfigError that says what to do."""
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
+    except OSError as error:
+        reason = error.strerror or "not possible"
+        raise ConfigError(
+            f"cannot listen on port {port} of {host}: {reason}; "
+            "choose another with --port (0 takes a free one)"
+        ) from error
+
+
 @asynccontextmanager
-async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Serve `app` while in the block; yields the port (0 takes a free one). ConfigError if it's taken."""
+async def serving(app: web.Application, listener: socket.socket) -> AsyncIterator[int]:
+    """Serve `app` while in the block, which closes the listener; yields its port."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-                raise
-            reason = error.strerror or "not possible"
-            raise ConfigError(f"cannot listen on port {port} of {host}: {reason}; choose another") from error
-        yield int(runner.addresses[0][1])
+        await web.SockSite(runner, listener).start()
+        yield int(listener.getsockname()[1])
     finally:
         await runner.cleanup()
+        listener.close()
 
 
 class Stranger(TTSError):

@@ -14,7 +14,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Doors, build_app, serving
+from agent.web import Doors, build_app, listen, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, silence, until, write_mic
 from tests.parrot import Parrot, voices
 from tts_plugin.audio import Pcm, to_int16
@@ -52,7 +52,7 @@ async def a_desk(
     parrot = Parrot(greeting)
     app = build_app(STATIC, parrot, voices, doors or Doors())
     async with (
-        serving(app, "127.0.0.1", 0) as port,
+        serving(app, listen("127.0.0.1", 0)) as port,
         chromium_page(f"http://{host}:{port}/", **browser) as page,
     ):
         yield Desk(page, parrot)

@@ -15,7 +15,7 @@ from playwright.async_api import expect
 
 from agent.cli import agent_behind_the_page
 from agent.config import load_settings as load_agent_side
-from agent.web import Doors, build_app, serving
+from agent.web import Doors, build_app, listen, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, silence, until, write_mic
 from tts_plugin.audio import Pcm, to_int16
 from tts_plugin.config import load_settings
@@ -36,7 +36,7 @@ def spoken(text: str) -> Pcm:
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Waits for the greeting to end, asks for a long story, and asks something else in the middle of it."""
     said = [
-        silence(5.0),
+        silence(6.0),
         spoken("Tell me a long story."),
         silence(5.0),
         spoken("When are you open?"),
@@ -50,7 +50,7 @@ async def test_a_caller_asks_is_answered_interrupts_and_is_answered_again(caller
     async with agent_behind_the_page(*sides, None) as (converse, voices):
         app = build_app(STATIC, converse, voices, Doors())
         async with (
-            serving(app, "127.0.0.1", 0) as port,
+            serving(app, listen("127.0.0.1", 0)) as port,
             chromium_page(f"http://127.0.0.1:{port}/", mic=caller) as page,
         ):
             await expect(page.get_by_label("Voice")).to_have_value("hibari")
@@ -58,8 +58,9 @@ async def test_a_caller_asks_is_answered_interrupts_and_is_answered_again(caller
             await page.get_by_role("button", name="Call", exact=True).click()
 
             # greeted, heard, understood, answered
-            await expect(log).to_contain_text("How can I help you today?", timeout=20_000)
-            await expect(log).to_contain_text("Tell me a long story", timeout=20_000)
+            await expect(log).to_contain_text("this is Harbour Lamps. How can I help you?", timeout=20_000)
+            # a busy machine may hear the question in two parts
+            await expect(log).to_contain_text("long story", timeout=20_000)
             await expect(log).to_contain_text("It began with a storm", timeout=20_000)
             asked_ms = await page.evaluate("sparkvoice.now()")
 

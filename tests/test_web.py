@@ -14,7 +14,7 @@ import pytest
 from aiortc import RTCConfiguration, RTCPeerConnection
 
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Calls, Doors, Stranger, build_app, require_own_name, require_own_origin, serving
+from agent.web import Calls, Doors, Stranger, build_app, listen, require_own_name, require_own_origin, serving
 from tests.parrot import Parrot, voices
 from tts_plugin.errors import ConfigError, Overloaded, SynthesisFailed
 
@@ -25,7 +25,7 @@ STATIC = Path(__file__).parents[1] / "demo" / "static"
 async def the_page(doors: Doors | None = None) -> AsyncIterator[aiohttp.ClientSession]:
     app = build_app(STATIC, Parrot(), voices, doors or Doors())
     async with (
-        serving(app, "127.0.0.1", 0) as port,
+        serving(app, listen("127.0.0.1", 0)) as port,
         aiohttp.ClientSession(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         yield http
@@ -164,12 +164,11 @@ def test_other_names_are_not(host: str) -> None:
         require_own_name(host, ("call.example",))
 
 
-async def test_a_port_in_use_is_one_clear_line() -> None:
+def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1"):
-            async with serving(build_app(STATIC, Parrot(), voices, Doors()), "127.0.0.1", port):
-                pytest.fail("served on a port in use")
+            listen("127.0.0.1", port)
 
 
 async def test_ending_the_app_ends_its_calls() -> None:

@@ -18,18 +18,9 @@ from aiortc.rtp import RtpPacket
 
 from agent.playout import Playout
 from agent.transports import webrtc
-from agent.transports.webrtc import (
-    BLOCK,
-    RATE,
-    IceOptions,
-    PlayoutTrack,
-    answered,
-    mono,
-    offer_loopback,
-    parsed,
-    shorten_jitter_buffer,
-    without_mdns,
-)
+from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer_loopback, without_mdns
+from agent.transports.track import BLOCK, RATE, PlayoutTrack
+from agent.transports.webrtc import answered, mono, parsed, shorten_jitter_buffer
 from tests.far_browser import LOOPBACK, Browser, a_call
 from tts_plugin.audio import Pcm, level_dbfs, to_int16
 from tts_plugin.errors import BadRequest
@@ -162,7 +153,7 @@ async def test_our_jitter_buffer_holds_20_ms_and_recovers_from_a_loss_that_stock
 async def test_a_box_with_only_lo_gets_its_127_0_0_1_and_another_box_does_not() -> None:
     pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
     pc.createDataChannel("ctl")
-    connection = pc.sctp.transport.transport.iceGatherer._connection
+    (connection,) = ice_connections(pc)
     offer_loopback(connection, always=False)
     for addresses, offered in (([], ["127.0.0.1"]), (["127.0.0.2"], ["127.0.0.2"])):
         found = await connection.get_component_candidates(component=1, addresses=addresses)
@@ -296,11 +287,24 @@ async def test_a_browser_that_vanishes_is_noticed_within_3_s(monkeypatch: pytest
     monkeypatch.setattr(webrtc, "LOST_S", 0.4)  # the same rule on a shorter clock
     async with a_call(a_mic(tone(1.0))) as (call, browser):
         # as a killed tab does: its socket falls silent without a goodbye
-        connection = browser.pc.sctp.transport.transport.iceGatherer._connection
-        for protocol in connection._protocols:
-            protocol.transport.close()
+        for connection in ice_connections(browser.pc):
+            for protocol in connection._protocols:
+                protocol.transport.close()
         async with asyncio.timeout(3):
             assert "nothing heard" in await call.ended()
+
+
+async def test_a_microphone_that_cannot_be_read_ends_the_call_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: av.AudioFrame) -> Pcm:
+        raise RuntimeError("no such layout")
+
+    async with a_call(a_mic(tone(1.0))) as (call, _):
+        monkeypatch.setattr(webrtc, "mono", broken)
+        async with asyncio.timeout(3):
+            assert await call.ended() == "the agent failed"
+    assert "no such layout" in caplog.text
 
 
 async def test_an_offer_that_never_connects_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,10 +340,8 @@ async def test_a_silent_stun_server_is_never_asked() -> None:
     async with answered(offer, LOOPBACK):
         assert time.monotonic() - began_s < 2.0  # aiortc's own default waits 5 s for it
     await browser.close()
-    assert webrtc._ice_servers(IceOptions()) == []
-    assert webrtc._ice_servers(IceOptions(("stun:127.0.0.1:3478",))) == [
-        RTCIceServer(["stun:127.0.0.1:3478"])
-    ]
+    assert ice_servers(IceOptions()) == []
+    assert ice_servers(IceOptions(("stun:127.0.0.1:3478",))) == [RTCIceServer(["stun:127.0.0.1:3478"])]
 
 
 async def test_ten_calls_leave_no_task_thread_or_socket_behind_and_close_within_a_second() -> None:

@@ -48,6 +48,9 @@ COMMANDS: dict[str, Command] = {
     "serve": Command("tts_plugin.cli:serve", "run the engine server", "server"),
     "call": Command("agent.cli:call", "talk to the agent in the browser", "agent,webrtc"),
     "bench latency": Command("tts_plugin.bench.latency:main", "time from text to sound", "server,livekit"),
+    "bench fidelity": Command(
+        "tts_plugin.bench.fidelity:main", "streamed Spark audio against offline", "spark"
+    ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "agent"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "agent,webrtc"),
 }

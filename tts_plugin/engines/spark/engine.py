@@ -142,7 +142,7 @@ class _Speech:
         self._continuity.spoke(text, codes)
 
     def _generate(self, index: int, text: str, attempt: int) -> AsyncGenerator[list[int]]:
-        """The codes of `text`; later attempts have another seed and nothing that may have misled the first."""
+        """The codes of `text`; a later attempt has another seed, and nothing that may have misled it."""
         tail = Tail() if attempt else self._continuity.tail(text)
         if not tail.semantic and not attempt:
             tail = Tail(self._speaker.said, self._speaker.semantic)
