@@ -18,7 +18,7 @@ from tts_plugin.engines.spark.bicodec import (
     load_bicodec,
     random_bicodec,
 )
-from tts_plugin.engines.spark.bicodec.weights import Init, Spec, Weights
+from tts_plugin.engines.spark.bicodec.weights import Init, Spec, Weights, placeholder
 
 DATA = Path(__file__).parent.parent / "data" / "spark"
 TINY_DIR = DATA / "tiny"
@@ -51,9 +51,7 @@ class Recipe:
         self._seed = seed
 
     def tensor(self, key: str, spec: Spec, init: Init, *, used: bool) -> Tensor:
-        if not used:
-            return torch.empty(spec.shape, device="meta")
-        return recipe_tensor(key, spec.shape, self._seed)
+        return recipe_tensor(key, spec.shape, self._seed) if used else placeholder(spec.shape)
 
 
 def full_recipe(seed: int) -> BiCodec:
