@@ -26,7 +26,7 @@ LENGTH = 60  # codes of a scripted answer
 
 @dataclass(frozen=True)
 class Case:
-    """draws: whether what it says depends on the seed. codes: how many semantic codes it has."""
+    """codes, globals_: how many of each it may say. draws: whether what it says depends on the seed."""
 
     name: str
     make: Callable[[], SemanticLM]

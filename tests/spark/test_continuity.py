@@ -88,3 +88,9 @@ def test_a_tail_of_0_turns_it_off() -> None:
     continuity = Continuity(chars, tail=0)
     continuity.spoke("Good morning.", range(60))
     assert continuity.tail("How are you?") == Tail()
+
+
+def test_codes_of_no_text_are_not_shown() -> None:
+    continuity = Continuity(chars)
+    continuity.spoke(" ", range(500))
+    assert continuity.tail("How are you?") == Tail()

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers.utils import logging
 
@@ -133,7 +134,8 @@ class _Loaded:
 
     @torch.inference_mode()
     def logits(self, state: torch.Tensor, rows: torch.Tensor) -> Logits:
-        return np.asarray((rows @ state).float().cpu().numpy())
+        # linear, not rows @ state: twice as fast on a CPU
+        return np.asarray(functional.linear(state[None], rows)[0].float().cpu().numpy())
 
     @staticmethod
     def _require_rows(rows: int, ids: Vocabulary) -> None:
