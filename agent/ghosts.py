@@ -10,6 +10,9 @@ NO_SPEECH_UNSURE = (0.5, -1.0)  # or this much, with a mean log-probability belo
 # What tiny.en makes of short noises; a caller who says one of them voices it for longer than this.
 GHOSTS = frozenset({"you", "thank you", "thanks for watching", "bye", "beep", "okay"})
 GHOST_VOICED_S = 0.25
+# A tone in the middle comes out as one word over and over ("Beep beep beep ..."), with any confidence; a
+# caller's "no, no, no" is shorter.
+ONE_WORD_TIMES = 5
 
 
 def heard_text(recognition: Recognition, voiced_s: float) -> str:
@@ -23,5 +26,6 @@ def heard_text(recognition: Recognition, voiced_s: float) -> str:
         or recognition.no_speech > NO_SPEECH
         or (recognition.no_speech > NO_SPEECH_UNSURE[0] and recognition.logprob < NO_SPEECH_UNSURE[1])
         or (words in GHOSTS and voiced_s < GHOST_VOICED_S)
+        or (len(words.split()) >= ONE_WORD_TIMES and len(set(words.split())) == 1)
     )
     return "" if imagined else text

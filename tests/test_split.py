@@ -283,8 +283,9 @@ def test_the_number_of_a_list_item_is_no_sentence() -> None:
     ]
 
 
-def test_a_line_that_was_only_wrapped_goes_on() -> None:
-    text = "This is a line that an editor has wrapped at a column\nsomewhere and it goes on."
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_line_that_was_only_wrapped_goes_on(newline: str) -> None:
+    text = f"This is a line that an editor has wrapped at a column{newline}somewhere and it goes on."
     assert split(text)[-1] == text
 
 

@@ -49,9 +49,7 @@ COMMANDS: dict[str, Command] = {
     "call": Command("agent.cli:call", "talk to the agent in the browser", "agent,webrtc"),
     "bench latency": Command("tts_plugin.bench.latency:main", "time from text to sound", "server,livekit"),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "agent"),
-    "bench bargein": Command(
-        "agent.bench.bargein:main", "time from the caller's word to silence", "agent,webrtc"
-    ),
+    "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "agent,webrtc"),
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from agent.assistant import Assistant
+from agent.bench.caller import spoken
 from agent.config import load_settings
 from agent.ears import STT
 from agent.media_io import PlayoutOutput, QueueInput
@@ -23,19 +24,16 @@ from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.audio import Pcm, level_dbfs, silence
 from tts_plugin.bench.report import Figure, save, show
-from tts_plugin.engine import Turn, open_engine
 from tts_plugin.server.local import LocalServer
-from tts_plugin.utterance import Utterance
-from tts_plugin.voices import Voice
 
 RATE = 16_000  # Hz, of the caller's line
 OUT_RATE = 48_000  # Hz, of the agent's, as in a browser call
 BLOCK_S = 0.02
 QUIET_DBFS = -50.0
 ANSWER_S = 10.0  # a turn that takes longer has failed
+WORDS_S = 0.8
 BETWEEN_S = 1.0
 
-_CALLER = Voice(id="caller", engine="hibari", language="en-US", licence="Apache-2.0")
 _QUESTIONS = (
     "What are your opening hours?",
     "How long does delivery take?",
@@ -83,7 +81,7 @@ class Answer:
 
 
 async def _measure(rounds: int, config: Path | None) -> list[Answer]:
-    questions = await _spoken(_QUESTIONS)
+    questions = await spoken(_QUESTIONS, RATE)
     settings = load_settings(config, arguments={"greeting": ""})
     server = LocalServer.shared(config)
     where = await server.address()
@@ -108,6 +106,8 @@ async def _measure(rounds: int, config: Path | None) -> list[Answer]:
             for _ in range(rounds):
                 for question in questions:
                     total_ms = await line.ask(question)
+                    # a turn cut before a whole word was heard is not measured by the session
+                    await asyncio.sleep(WORDS_S)
                     await conversation.interrupt()
                     await asyncio.sleep(BETWEEN_S)
                     answers.append(Answer(total_ms, line.measured))
@@ -166,15 +166,3 @@ class Line:
             if not len(self._to_say) and not self._answered.is_set() and level_dbfs(heard) > QUIET_DBFS:
                 self._answered_s = time.perf_counter()
                 self._answered.set()
-
-
-async def _spoken(texts: Sequence[str]) -> list[Pcm]:
-    """The caller's questions, each with a little silence at its end cut off."""
-    questions = []
-    async with open_engine("hibari") as engine:
-        for text in texts:
-            async with Utterance(engine, Turn(_CALLER, seed=3), rate=RATE, lead_s=None) as utterance:
-                utterance.push(text)
-                utterance.end()
-                questions.append(np.concatenate([frame.pcm async for frame in utterance]))
-    return questions

@@ -20,6 +20,7 @@ from livekit.agents.voice import io
 
 from agent.media_io import Control
 from tests.fakes_livekit import RATE, TICK_S, Handset, handset
+from tests.far_browser import a_speaking_browser
 from tts_plugin.audio import Pcm, bytes_of, level_dbfs, samples_of
 
 AUDIBLE_DBFS = -45.0
@@ -104,6 +105,8 @@ async def _handset_call(rate: int) -> AsyncIterator[OpenCall]:
 TRANSPORTS: dict[str, Transport] = {
     "playout-8k": Transport(partial(_handset_call, 8000)),
     "playout-48k": Transport(partial(_handset_call, 48000)),
+    # the peer's own buffer holds 80 ms; the page cuts its gain instead of waiting for it
+    "webrtc": Transport(a_speaking_browser, delay_s=0.25, mute_s=0.2),
 }
 
 

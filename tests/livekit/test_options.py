@@ -46,7 +46,7 @@ async def test_c40_new_options_hold_for_the_next_stream_only(plugin: TTS, engine
     plugin.update_options(seed=None)
     plugin.update_options()
     await collect(plugin.synthesize("Hello there.", conn_options=ONCE))
-    said = [(turn.voice.id, turn.seed, turn.speed, turn.latency) for turn in engine.turns]
+    said = [(turn.voice.id, turn.seed, turn.pace, turn.latency) for turn in engine.turns]
     assert said[0] == ("tone", 7, 1.0, "balanced")
     assert said[1] == ("hibari", 3, 2.0, "low")
     assert said[2] == ("hibari", None, 2.0, "low")

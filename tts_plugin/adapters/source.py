@@ -94,12 +94,7 @@ class EngineSource:
 
     def speech(self, options: Options, lead_s: float | None) -> Utterance:
         voice = self._voices.default if options.voice is None else self._voices.get(options.voice)
-        turn = Turn(
-            voice=voice,
-            seed=options.seed,
-            speed=voice.speed if options.speed is None else options.speed,
-            latency=options.latency,
-        )
+        turn = Turn(voice, seed=options.seed, speed=options.speed, latency=options.latency)
         return Utterance(self._engine, turn, rate=self._rate, lead_s=lead_s)
 
     async def warm_up(self) -> None:

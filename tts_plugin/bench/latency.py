@@ -3,7 +3,6 @@ engine server and the LiveKit plugin, the way an agent uses them."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import re
 import time
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tts_plugin
+from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.bench.report import Figure, save, show
 from tts_plugin.remote import Remote, Request
 from tts_plugin.server.local import LocalServer
@@ -43,54 +43,51 @@ _LONG = (
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="sparkvoice bench latency", description=__doc__)
-    parser.add_argument("--voice", help="id of the voice (default: the server's)")
-    parser.add_argument("--rounds", type=int, default=10, help="passes over the sentences (default 10)")
-    parser.add_argument("--streams", type=int, default=20, help="turns at once in the last part (default 20)")
+    parser = Parser("sparkvoice bench latency", description="How soon a turn sounds and can be stopped.")
+    parser.add_argument("--voice", metavar="ID", help="default: the server's own")
+    parser.add_argument("--rounds", type=whole_number(1, 1000), default=10, help="passes over the sentences")
+    parser.add_argument("--streams", type=whole_number(1, 1000), default=20, help="turns at once, at the end")
     parser.add_argument("--json", type=Path, metavar="F", help="write the figures to F")
     options = parser.parse_args(argv)
-    asyncio.run(_run(options))
+    figures, underruns = asyncio.run(_measure(options.voice, options.rounds, options.streams))
+    note = f"streams with an underrun on the playout clock: {underruns} of {options.streams}"
+    show("bench latency", figures, [note])
+    if options.json:
+        save(options.json, "latency", figures, {"underruns": underruns, "streams": options.streams})
     return 0
 
 
-async def _run(options: argparse.Namespace) -> None:
+async def _measure(voice: str | None, rounds: int, streams: int) -> tuple[dict[str, Figure], int]:
     server = LocalServer.shared()
-    tts = tts_plugin.TTS(voice=options.voice)
+    tts = tts_plugin.TTS(voice=voice)
     remote = Remote(server.address)
     try:
         await remote.connect()
         await _first_frame_ms(tts, _SHORT[0])  # opens the plugin's own connection
-        cancels = [await _cancel_ms(remote, options.voice) for _ in range(options.rounds * 5)]
+        cancels = [await _cancel_ms(remote, voice) for _ in range(rounds * 5)]
         figures = {
             "LiveKit push to first frame, ms": Figure.of(
-                [await _first_frame_ms(tts, text) for _ in range(options.rounds) for text in _SHORT]
+                [await _first_frame_ms(tts, text) for _ in range(rounds) for text in _SHORT]
             ),
             "LLM's first token to first frame, ms": Figure.of(
                 [
                     await _first_frame_ms(tts, text, _LLM_TOKENS_PER_S)
-                    for _ in range(max(1, options.rounds // 3))
+                    for _ in range(max(1, rounds // 3))
                     for text in _REPLIES
                 ]
             ),
             "cancel to engine free, ms": Figure.of([waited for waited, _ in cancels]),
             "audio made for nothing, ms": Figure.of([orphan for _, orphan in cancels]),
         }
-        crowd = await asyncio.gather(
-            *(_play(remote, options.voice, 0.05 * index) for index in range(options.streams))
-        )
-        figures[f"{options.streams} at once: push to first frame, ms"] = Figure.of(
-            [first for first, _ in crowd]
-        )
-        figures[f"{options.streams} at once: latest frame, ms late"] = Figure.of([late for _, late in crowd])
+        crowd = await asyncio.gather(*(_play(remote, voice, 0.05 * index) for index in range(streams)))
+        figures[f"{streams} at once: push to first frame, ms"] = Figure.of([first for first, _ in crowd])
+        figures[f"{streams} at once: latest frame, ms late"] = Figure.of([late for _, late in crowd])
         underruns = sum(late > 0 for _, late in crowd)
     finally:
         await remote.aclose()
         await tts.aclose()
         server.close()
-    note = f"streams with an underrun on the playout clock: {underruns} of {options.streams}"
-    show("bench latency", figures, [note])
-    if options.json:
-        save(options.json, "latency", figures, {"underruns": underruns, "streams": options.streams})
+    return figures, underruns
 
 
 async def _first_frame_ms(tts: tts_plugin.TTS, text: str, tokens_per_s: float | None = None) -> float:

@@ -23,7 +23,7 @@ from tts_plugin.text.stops import (
 )
 
 PIECE_CHARS = 300  # a piece is never longer, whatever it holds
-SHORTESTWORDS = 3  # later pieces shorter than this wait for the text that follows
+SHORTEST_WORDS = 3  # later pieces shorter than this wait for the text that follows
 WRAP_CHARS = 40  # a line this long that ends in mid-sentence was wrapped, not ended
 
 _NEWLINES = frozenset("\n\r\v\f\x85\u2028\u2029")
@@ -111,7 +111,7 @@ class Splitter:
     def _space(self, char: str, out: list[Piece]) -> None:
         if len(self._wait) >= PIECE_CHARS:
             self._cut(out)
-        ends = char in _NEWLINES
+        ends = char in _NEWLINES and not (char == "\n" and self._wait[-1:] == ["\r"])
         if self._word_at is not None:
             what = ending("".join(self._wait[self._word_at :]), opens_line=self._word_opens_line)
             self._word_at = None
@@ -157,7 +157,7 @@ class Splitter:
         """End the piece here if the pause is worth it."""
         words = self._gauge.words
         if what is Ending.SENTENCE:
-            enough = words > 0 if not self._spoken_yet else words >= SHORTESTWORDS * WORD
+            enough = words > 0 if not self._spoken_yet else words >= SHORTEST_WORDS * WORD
         else:
             enough = what is Ending.CLAUSE and not self._spoken_yet and words >= self._first
         if enough:
@@ -196,7 +196,7 @@ class Splitter:
             return 0
         count = _length_of(text, len(words))
         said = words_in(text[:count])
-        if said >= SHORTESTWORDS or (said > 0 and ending(words[-1]) is not Ending.NONE):
+        if said >= SHORTEST_WORDS or (said > 0 and ending(words[-1]) is not Ending.NONE):
             return count
         return 0
 

@@ -1,0 +1,171 @@
+"""A browser's conversation: what happens in the session told to the page, what the page asks for done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from livekit.agents import llm, stt
+
+from agent.assistant import Assistant
+from agent.config import AgentSettings
+from agent.media_io import Control, PlayoutOutput
+from agent.role_log import (
+    AgentSaid,
+    Ended,
+    Event,
+    Failed,
+    FalseInterruption,
+    StateChanged,
+    TurnMeasured,
+    UserSaid,
+)
+from agent.session import Conversation, build_session, build_vad, converse
+from agent.transports.webrtc import Json, WebRtcCall
+from tts_plugin import TTS
+from tts_plugin.errors import BadRequest
+
+MAX_TEXT_CHARS = 2000  # as the page's text box
+MAX_WISHES = 16  # typed turns that may wait
+
+_CONTROLS = {
+    Control.START: ("unmute", "start"),
+    Control.RESUME: ("unmute", "resume"),
+    Control.PAUSE: ("mute", "pause"),
+    Control.CLEAR: ("mute", "clear"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Talker:
+    """Holds a conversation with each browser that calls; the parts are shared by all calls.
+
+    make_tts: a TTS for one call, which is closed with it; None asks for the default voice. meet: is told of
+    each conversation when it begins.
+    """
+
+    settings: AgentSettings
+    ears: stt.STT[Any]
+    brain: llm.LLM[Any]
+    make_tts: Callable[[str | None], TTS]
+    meet: Callable[[Conversation], None] = lambda _: None
+
+    async def __call__(self, call: WebRtcCall, voice: str | None) -> None:
+        """Talk until the browser is gone or the session is over."""
+        mouth = self.make_tts(voice or self.settings.voice)
+        try:
+            if await call.connected():
+                await self._talk(call, mouth)
+        finally:
+            await mouth.aclose()
+
+    async def _talk(self, call: WebRtcCall, mouth: TTS) -> None:
+        output = PlayoutOutput(call.playout)
+        output.on_control(lambda control: call.send(control_message(control, call.now_ms)))
+        session = build_session(
+            tts=mouth,
+            stt=self.ears,
+            llm=self.brain,
+            vad=build_vad(self.settings, call.playout),
+            settings=self.settings,
+        )
+        captions = Captions(call.send)
+        running = converse(
+            session, Assistant(self.settings), audio_in=call.audio, audio_out=output, tell=captions.show
+        )
+        async with running as conversation:
+            self.meet(conversation)
+            await _until_over(call, conversation, mouth)
+
+
+async def _until_over(call: WebRtcCall, conversation: Conversation, mouth: TTS) -> None:
+    typed: asyncio.Queue[str] = asyncio.Queue(MAX_WISHES)
+    call.on_message(lambda message: take_wish(message, typed, mouth))
+
+    async def ask() -> None:
+        while True:
+            await conversation.ask(await typed.get())
+
+    tasks = [
+        asyncio.create_task(work, name=name)
+        for name, work in (
+            ("typed turns", ask()),
+            ("call's end", call.ended()),
+            ("session's end", conversation.closed()),
+        )
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        call.hang_up("the session is over")
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def take_wish(message: Json, typed: asyncio.Queue[str], mouth: TTS) -> None:
+    """Do what a message of the page asks for; BadRequest says what is wrong with it."""
+    match message:
+        case {"type": "text", "text": str(text)} if 0 < len(text.strip()) <= MAX_TEXT_CHARS:
+            try:
+                typed.put_nowait(text.strip())
+            except asyncio.QueueFull as full:
+                raise BadRequest("too many messages at once; wait for the answers") from full
+        case {"type": "text"}:
+            raise BadRequest(f'a text message has a "text" of 1 to {MAX_TEXT_CHARS} characters')
+        case {"type": "voice", "id": str(voice)} if voice:
+            mouth.update_options(voice=voice)
+        case {"type": kind}:
+            raise BadRequest(f'"{str(kind)[:40]}" is not a message of the page, or not a complete one')
+
+
+def control_message(control: Control, now_ms: float) -> Json:
+    """What tells the page to cut or open its own gain. at: ms of the clock that answers its pings."""
+    kind, why = _CONTROLS[control]
+    return {"type": kind, "why": why, "at": now_ms}
+
+
+class Captions:
+    """The role log's events as messages for the page; a caption replaces the one with its id."""
+
+    def __init__(self, send: Callable[[Json], None]) -> None:
+        self._send = send
+        self._user_turn = 0
+
+    def show(self, event: Event) -> None:
+        match event:
+            case UserSaid(text, final):
+                self._caption(f"u{self._user_turn}", "user", text, final, cut=False)
+                self._user_turn += final
+            case AgentSaid(turn, text, final, interrupted):
+                self._caption(f"a{turn}", "agent", text, final, cut=interrupted)
+            case StateChanged("agent", state):
+                self._send({"type": "state", "state": state})
+            case StateChanged(_, state):
+                self._send({"type": "caller", "state": state})
+            case FalseInterruption(resumed):
+                self._send({"type": "false_interruption", "resumed": resumed})
+            case TurnMeasured():
+                self._send(
+                    {
+                        "type": "latency",
+                        "recognition_ms": event.recognition_ms,
+                        "endpointing_ms": event.endpointing_ms,
+                        "answer_ms": event.answer_ms,
+                        "speech_ms": event.speech_ms,
+                        "total_ms": event.total_ms,
+                    }
+                )
+            case Failed(source, message, recoverable):
+                self._send({"type": "error", "code": source, "message": message, "fatal": not recoverable})
+            case Ended(_, error) if error is not None:
+                self._send({"type": "error", "code": "ended", "message": error, "fatal": True})
+            case Ended():
+                pass
+
+    def _caption(self, id: str, role: str, text: str, final: bool, *, cut: bool) -> None:
+        self._send({"type": "caption", "id": id, "role": role, "text": text, "final": final, "cut": cut})

@@ -1,0 +1,93 @@
+"""`sparkvoice call` and `python -m demo`: one command serves everything and ends cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import psutil
+import pytest
+
+from agent.cli import call
+from tests.far_browser import Browser
+from tts_plugin.errors import ConfigError
+
+
+@asynccontextmanager
+async def the_demo() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "demo", "--port", "0", stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            line = (await process.stdout.readline()).decode()
+        found = re.search(r"http://127\.0\.0\.1:\d+/", line)
+        assert found, line
+        yield process, found[0]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.ears
+async def test_ctrl_c_in_a_call_ends_it_the_engine_and_the_command_at_once() -> None:
+    async with the_demo() as (process, url), aiohttp.ClientSession() as http:
+        async with http.get(url) as response:
+            assert "Sparkvoice" in await response.text()
+        async with http.get(f"{url}voices") as response:
+            assert "hibari" in [voice["id"] for voice in await response.json()]
+        browser = Browser(None)
+        async with http.post(f"{url}offer", json={"sdp": await browser.offer()}) as response:
+            await browser.accept((await response.json())["sdp"])
+        assert (await browser.told("unmute"))["why"] == "start"  # the greeting
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert children, "the engine and the ears are processes of their own"
+
+        began_s = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert (await browser.told("ended"))["why"] == "ended by the agent"
+        async with asyncio.timeout(10):
+            assert await process.wait() == 0
+        assert time.monotonic() - began_s < 5.0  # 1 s on an idle box
+        _, left = psutil.wait_procs(children, timeout=3)
+        assert left == []
+        await browser.close()
+
+
+def test_an_open_host_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARKVOICE_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="SPARKVOICE_TOKEN"):
+        call(["--host", "0.0.0.0"])
+
+
+@pytest.mark.parametrize(
+    "words", [["--port", "70000"], ["--port", "x"], ["--colour", "red"], ["--max-calls", "0"]]
+)
+def test_a_bad_argument_is_one_line_and_exit_code_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        call(words)
+    assert stopped.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.ears
+async def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "demo", "--port", port, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 2
+    assert f"cannot listen on port {port}" in said.decode().splitlines()[-1]
