@@ -78,7 +78,7 @@ def test_what_the_library_reads_wrong_is_read_right(language: str, text: str, sp
         ("en", ""),
         ("en", "Hello there, world."),
         ("en", '"It\'s fine," she said — well-known and/or half-done; I am (for now) in. No. Please!'),
-        ("en", "I met Jan. He and Co-op left; vs and etc are words here."),
+        ("en", "I met Jan. He and Co-op left; St and etc are words here."),
         ("en", "May I march in? The saint may co-star, p. and no more, at st and dr etc"),
         ("en", "  spaces  stay \n and lines "),
         ("zh", "你好，世界。我有一只猫 和 两只狗！"),

@@ -26,6 +26,8 @@ _DIGIT = re.compile(r"\d")
 
 # --- bare numbers ------------------------------------------------------------------------------------------
 
+_HAN = r"\u3400-\u9fff"
+_NUMERALS = "零一二三四五六七八九十百千万亿两幺点"
 _DIGITS = "零一二三四五六七八九"
 _MOST_DIGITS = 12  # a longer number is read digit by digit (wetext reads 10^12 as 一千亿零)
 
@@ -226,7 +228,7 @@ _WIDE = {",": "，", "!": "！", "?": "？", ":": "：", ";": "；", ".": "。"}
 _CALL = "拨打|拨|致电|打电话|呼叫|联系|电话|热线|报警|客服|号码|急救|火警|匪警|按"
 _SECRET = (
     "验证码|密码|订单|单号|编号|房间号|房号|QQ号?|微信号?|尾号|身份证号?码?|车牌号?|学号|工号|卡号|账号|"
-    "邮编|区号|代码|口令|航班号?|车次|PIN码?"
+    "邮编|区号|代码|口令|航班号?|车次|PIN码?|[前后]\\d位"
 )
 _EVENT = "世界杯|欧洲杯|奥运|冬奥|亚运|赛季|财年|学年|春|夏|秋|冬|届|版|款"
 _SPAN = "代|来|间|级|前|后|历史|时间|的历史|的时间"  # 90年来 is a span, 98年夏天 a year
@@ -247,6 +249,10 @@ def _as_called(found: re.Match[str]) -> str:
     return called(found[0])
 
 
+def _nothing(_: re.Match[str]) -> str:
+    return ""
+
+
 def _versus(found: re.Match[str]) -> str:
     return f"{found[1]}比"
 
@@ -259,7 +265,7 @@ _RULES: list[Rule] = [
     # dates: a year is read digit by digit
     _rule(rf"{_FREE}(\d{{4}})([-/.])(\d{{1,2}})\2(\d{{1,2}})(?![\d/-]|\.\d)T?", _date),
     _rule(rf"{_FREE}\d{{4}}(?={_TO}\d{{4}}[学财]?年)", lambda found: f"{digits(found[0])}到"),
-    _rule(rf"(?<=到){_TO}(?=\d{{4}}[学财]?年)", lambda _: ""),
+    _rule(rf"(?<=到){_TO}(?=\d{{4}}[学财]?年)", _nothing),
     _rule(rf"{_FREE}\d{{4}}(?=[学财]?年(?!级))", _as_digits),
     _rule(rf"{_FREE}\d\d(?=年 ?\d{{1,2}}月)", _as_digits),
     _rule(rf"{_FREE}[6-9]\d(?=年(?!{_SPAN}))", _as_digits),
@@ -328,5 +334,7 @@ _RULES: list[Rule] = [
     _rule(_NUMBER, lambda found: counted(found[0], found.string[found.end() :].lstrip(" ")[:3])),
     # what follows characters now, as a careful writer sets it
     _rule(r"(?<=[^\x00-\u2e7f])([,!?:;]|\.(?![\w.])) ?", _wide),
-    _rule(r"(?<=[\u3400-\u9fff]) (?=[\u3400-\u9fff])", lambda _: ""),
+    _rule(
+        rf"(?<=[{_HAN}]) (?![{_NUMERALS}])(?=[{_HAN}])|(?<![{_NUMERALS}])(?<=[{_HAN}]) (?=[{_HAN}])", _nothing
+    ),
 ]

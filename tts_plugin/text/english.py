@@ -1,21 +1,19 @@
 """English text without digits: abbreviations, dates, times and every kind of number in words."""
 
-# ruff: noqa: SIM905 - word lists read better as text
-
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-from tts_plugin.text import english_amounts
-from tts_plugin.text.english_amounts import Rule
+from tts_plugin.text import english_abbreviations, english_amounts
+from tts_plugin.text.english_abbreviations import MONTH_OF, MONTHS, Rule
 from tts_plugin.text.english_words import NUMBER, TO, cardinal, digits, label, number, ordinal, plain, year
 from tts_plugin.text.reading import read
 
 
 def spell_out(text: str) -> str:
     """`text` with the usual abbreviations and every number in words; plain prose comes back as it is."""
-    for pattern, say in _ABBREVIATIONS:
+    for pattern, say in english_abbreviations.RULES:
         text = pattern.sub(say, text)
     if not _DIGIT.search(text):
         return text
@@ -42,108 +40,9 @@ def _spaced(say: Callable[[re.Match[str]], str]) -> Callable[[re.Match[str]], st
     return spaced
 
 
-_MONTHS = "January February March April May June July August September October November December".split()
-_MONTH_OF = {name[:3]: name for name in _MONTHS}
-
-# --- abbreviations -----------------------------------------------------------------------------------------
-
-_TITLES = {
-    "Mr": "Mister", "Mrs": "Missus", "Dr": "Doctor", "Prof": "Professor", "Gov": "Governor", "Sen": "Senator",
-    "Gen": "General", "Col": "Colonel", "Capt": "Captain", "Lt": "Lieutenant", "Sgt": "Sergeant",
-    "Rev": "Reverend", "St": "Saint", "Mt": "Mount", "Ft": "Fort",
-}  # fmt: skip
-_STREETS = {
-    "St": "Street", "Ave": "Avenue", "Blvd": "Boulevard", "Rd": "Road", "Dr": "Drive", "Ln": "Lane",
-    "Hwy": "Highway", "Pkwy": "Parkway", "Sq": "Square",
-}  # fmt: skip
-_WORDS = {
-    "vs": "versus", "approx": "approximately", "dept": "department", "Dept": "Department", "avg": "average",
-    "govt": "government", "e.g": "for example", "i.e": "that is", "a.k.a": "also known as",
-}  # fmt: skip
-_LAST_WORDS = {  # their stop may end a sentence
-    "etc": "et cetera", "Inc": "Incorporated", "Ltd": "Limited", "Corp": "Corporation", "Co": "Company",
-    "Jr": "Junior", "Sr": "Senior",
-}  # fmt: skip
-_BEFORE_DIGIT = {
-    "No": "number", "Nos": "numbers", "no": "number", "Fig": "Figure", "fig": "figure", "Vol": "Volume",
-    "vol": "volume", "Ch": "Chapter", "ch": "chapter", "Sec": "Section", "sec": "section", "p": "page",
-    "pp": "pages", "Art": "Article", "art": "article", "ver": "version", "Ver": "Version",
-}  # fmt: skip
-_NUMBERED = (
-    "War|Chapter|Part|Volume|Book|Act|Phase|Stage|Section|Article|Bowl|Appendix|Episode|Type|Class|Tier|Title"
-)
-_REIGNED = (
-    "Henry|Louis|Elizabeth|Charles|George|Edward|Richard|James|William|Philip|Paul|Pius|Benedict|Leo|Gregory|"
-    "Innocent|Clement|Francis|Frederick|Napoleon|Nicholas|Alexander|Peter|Catherine|Mary|Ivan|Gustav|Carl|"
-    "Christian|Felipe|Ferdinand|Leopold|Albert|Otto|Ramses|Ptolemy|Xerxes|Darius"
-)
-_ROMAN = re.compile(r"(X{0,3}|XL|LX{0,3})(IX|IV|V?I{0,3})")
-_ROMAN_VALUE = {"I": 1, "V": 5, "X": 10, "L": 50}
-
-
-def _ended(word: str, found: re.Match[str]) -> str:
-    """The stop of an abbreviation goes, unless it also ends the sentence."""
-    return word + "." * bool(_SENTENCE_ENDS.match(found.string, found.end()))
-
-
-_SENTENCE_ENDS = re.compile(r"[\"')]*(?:\s+[A-Z]|\s*\Z)")
-
-
-def _kept(word: str, _: re.Match[str]) -> str:
-    return word
-
-
-def _roman(run: str) -> int | None:
-    """XIV -> 14, None if it is no such numeral."""
-    if not _ROMAN.fullmatch(run):
-        return None
-    values = [_ROMAN_VALUE[letter] for letter in run]
-    return sum(
-        -value if value < following else value
-        for value, following in zip(values, [*values[1:], 0], strict=True)
-    )
-
-
-def _numbered(found: re.Match[str]) -> str:
-    value = _roman(found[2])
-    if value is None or (found[2] == "I" and found[1] != "War"):  # "Part I wrote"
-        return found[0]
-    return f"{found[1]} {cardinal(str(value))}"
-
-
-def _reigned(found: re.Match[str]) -> str:
-    value = _roman(found[2])
-    return found[0] if value is None else f"{found[1]} the {ordinal(str(value))}"
-
-
-def _one_of(words: dict[str, str]) -> str:
-    return "|".join(re.escape(word) for word in words)
-
-
-_ABBREVIATIONS: list[Rule] = [
-    (re.compile(r"\b([AaPp])\.[Mm]\."), lambda found: _ended(f"{found[1].upper()}M", found)),
-    (
-        re.compile(rf"(\b[A-Z][a-z]+|\d(?:st|nd|rd|th)) ({_one_of(_STREETS)})\b(\.?+)(?! [A-Z])"),
-        lambda found: f"{found[1]} " + (_ended if found[3] else _kept)(_STREETS[found[2]], found),
-    ),
-    (re.compile(rf"\b({_one_of(_TITLES)})\. ?(?=[A-Z])"), lambda found: f"{_TITLES[found[1]]} "),
-    (re.compile(r"\b(Mrs?)\."), lambda found: _TITLES[found[1]]),
-    (re.compile(rf"\b({_one_of(_BEFORE_DIGIT)})\. ?(?=\d)"), lambda found: f"{_BEFORE_DIGIT[found[1]]} "),
-    (re.compile(rf"\b({_one_of(_WORDS)})\.(?!\w)"), lambda found: _WORDS[found[1]]),
-    (re.compile(rf"\b({_one_of(_LAST_WORDS)})\.(?!\w)"), lambda found: _ended(_LAST_WORDS[found[1]], found)),
-    (
-        re.compile(r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec)\.(?! [A-Z]|\w)"),
-        lambda found: _ended(_MONTH_OF[found[1][:3]], found),
-    ),
-    (re.compile(r"\bw/o(?= )"), lambda _: "without"),
-    (re.compile(r"\bw/ ?(?=[a-z])"), lambda _: "with "),
-    (re.compile(rf"\b({_NUMBERED}) ([IVXL]{{1,7}})\b"), _numbered),
-    (re.compile(rf"\b({_REIGNED}) ([IVX]{{2,6}}|V|X)\b"), _reigned),
-]
-
 # --- dates and times ---------------------------------------------------------------------------------------
 
-_MONTH = rf"({'|'.join(_MONTHS)}|(?:{'|'.join(_MONTH_OF)}|Sept)\b\.?)"
+_MONTH = rf"({'|'.join(MONTHS)}|(?:{'|'.join(MONTH_OF)}|Sept)\b\.?)"
 
 
 def _date(day: str, month: str, years: str) -> str | None:
@@ -151,7 +50,7 @@ def _date(day: str, month: str, years: str) -> str | None:
     if not (1 <= int(month) <= 12 and 1 <= int(day) <= 31):
         return None
     said = year(years) if len(years) == 4 else label(years)
-    return f"{_MONTHS[int(month) - 1]} {ordinal(day)} {said}"
+    return f"{MONTHS[int(month) - 1]} {ordinal(day)} {said}"
 
 
 def _year_first(found: re.Match[str]) -> str:
@@ -169,7 +68,7 @@ def _year_last(found: re.Match[str]) -> str:
 
 
 def _month_day(found: re.Match[str]) -> str:
-    month, day, until = _MONTH_OF[found[1][:3]], found[2], found[3]
+    month, day, until = MONTH_OF[found[1][:3]], found[2], found[3]
     if not 1 <= int(day) <= 31:
         return f"{month} {day}"
     return f"{month} {ordinal(day)}" + (f" to {ordinal(until)}" if until else "")
@@ -180,7 +79,7 @@ def _day_month(found: re.Match[str]) -> str:
     if not 1 <= int(day) <= 31:
         return found[0]
     until = f" to the {ordinal(until)}" if until else ""
-    return f"{article or 'the '}{ordinal(day)}{until} of {_MONTH_OF[month[:3]]}"
+    return f"{article or 'the '}{ordinal(day)}{until} of {MONTH_OF[month[:3]]}"
 
 
 def _time(found: re.Match[str]) -> str:
@@ -209,10 +108,20 @@ _SAID_AS = {
 }
 
 
+def _day(found: re.Match[str]) -> str:
+    """on 12/1 -> on December first."""
+    month, day = int(found[2]), int(found[3])
+    if found[0][-4:] == "9/11" or not (1 <= month <= 12 and 1 <= day <= 31):
+        return found[0]
+    return f"{found[1]}{MONTHS[month - 1]} {ordinal(found[3])}"
+
+
 def _fraction(found: re.Match[str]) -> str:
     whole, over, under = found.groups()
     if found[0] in _SAID_AS:
         return _SAID_AS[found[0]]
+    if over == under and not whole:
+        return f"{number(over)} out of {number(under)}"
     if 2 <= int(under) <= 100 and 1 <= int(over) <= 999 and over[0] != "0" != under[0]:
         said = read(f"1/{under}", "en") if over == "1" else _times(over, read(f"2/{under}", "en"))
         return f"{cardinal(whole)} and {said.replace('one half', 'a half')}" if whole else said
@@ -244,7 +153,7 @@ _FREE = r"(?<![\w.,:/-])"  # nothing of a larger number before it
 _PLACES = (
     "rooms?|suite|apt|apartment|flight|gate|platform|bus|route|highway|interstate|channel|model|boeing|airbus"
 )
-_SECRETS = "pin|code|passcode|extension|order|ticket|invoice|case|account|reference|booking"
+_SECRETS = "ending in|ends in|pin|code|passcode|extension|order|ticket|invoice|case|account|reference|booking"
 
 _RULES: list[Rule] = [
     (
@@ -302,7 +211,12 @@ _RULES: list[Rule] = [
     ),
     (re.compile(rf"(?<![\d.,])({NUMBER}) ?[x×] ?(?=\d)"), lambda found: f"{plain(found[1])} by "),
     (re.compile(rf"(?<![\d.,])({NUMBER}) ?[x×](?!\w)"), lambda found: f"{number(found[1])} times"),
+    (re.compile(r"(\b(?:\w{3,6}day,?|[Oo]n) )(\d{1,2})/(\d{1,2})(?![\w/]|[.,]\d)"), _day),
     (re.compile(rf"{_FREE}(?:(\d{{1,3}}) )?(\d{{1,6}})/(\d{{1,6}})(?![\w/]|[.,]\d)"), _fraction),
+    (
+        re.compile(rf"{_FREE}(\d{{1,4}}\.\d{{1,3}})/(\d{{1,4}})(?![\w/]|[.,]\d)"),  # 4.8/5 stars
+        lambda found: f"{number(found[1])} out of {number(found[2])}",
+    ),
     (
         re.compile(r"(?<![\w.,])((?:\d{1,3},)*\d{1,15})(?:st|nd|rd|th)\b"),
         lambda found: ordinal(found[1].replace(",", "")),
@@ -317,6 +231,7 @@ _RULES: list[Rule] = [
         re.compile(rf"\b({_SECRETS})( (?:number |code |is )*)(\d{{3,}})(?!\w|[.,:/-]\d)", re.IGNORECASE),
         lambda found: found[1] + found[2] + digits(found[3]),
     ),
+    (re.compile(r"(?<=\b[A-Z]{2} )\d{5}(?!\w|[.,-]\d)"), lambda found: digits(found[0])),  # a ZIP code
     (re.compile(r"(?<=[A-Za-z])-?(\d+)(?!\d*[.,]\d)"), lambda found: label(found[1])),
     (re.compile(r"#(\d{1,15})\b"), lambda found: f"number {cardinal(found[1])}"),
     (re.compile(rf"(?<![\w.,])({NUMBER})k\b"), lambda found: f"{number(found[1])} thousand"),

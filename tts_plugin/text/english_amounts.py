@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
+from tts_plugin.text.english_abbreviations import Rule
 from tts_plugin.text.english_words import NUMBER, TO, cardinal, number
 from tts_plugin.text.reading import read
-
-Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
 
 def _any(words: Iterable[str]) -> str:
