@@ -160,6 +160,12 @@ def test_a_directory_without_a_codec_is_refused(tmp_path: Path) -> None:
     assert len(check_bicodec(tmp_path)) == 1
 
 
+def test_a_config_of_something_else_is_refused(model_dir: Path) -> None:
+    (model_dir / CONFIG_FILE).write_text("sample_rate: 16000\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match='missing key "audio_tokenizer"'):
+        load(model_dir)
+
+
 def test_weights_that_are_missing_or_cut_short_are_refused(model_dir: Path) -> None:
     path = model_dir / WEIGHTS_FILE
     whole = path.read_bytes()

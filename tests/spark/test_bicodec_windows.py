@@ -197,6 +197,15 @@ def test_tokens_outside_the_window_cannot_be_emitted(first: int, last: int) -> N
         codec.decode_window(torch.zeros(1, 5, dtype=torch.int64), voice, first, last)
 
 
+def test_a_window_of_a_batch_emits_something() -> None:
+    codec = tiny()
+    voice = codec.speaker(torch.zeros(1, 4, dtype=torch.int64))[0]
+    for count, at in ((5, 5), (0, 0)):
+        window = CodecWindow(torch.zeros(count, dtype=torch.int64), voice, at, at)
+        with pytest.raises(BadRequest, match="cannot be emitted"):
+            codec.decode_windows([window])
+
+
 @pytest.mark.parametrize(
     ("clip", "said"),
     [

@@ -63,6 +63,9 @@ class Weights:
     def as_float32(self) -> Weights:
         return replace(self, dtype=torch.float32)
 
+    def on_cpu(self) -> Weights:
+        return replace(self, device=_CPU)
+
     def unused(self) -> Weights:
         """The same place, for tensors that a checkpoint has but nothing here computes with."""
         return replace(self, used=False)
