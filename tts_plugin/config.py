@@ -65,7 +65,8 @@ class LatencySettings(Section):
 class SparkSettings(Section):
     """model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets;
     there is no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice
-    is taken from (None: as much as in training)."""
+    is taken from (None: as much as in training). continuity_tokens: of the speech so far, shown to the
+    language model before a turn's next segment; each costs a token of prompt."""
 
     model: Path | None = None
     lm: Literal["hf"] = "hf"
@@ -73,6 +74,7 @@ class SparkSettings(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
     ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
+    continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50
     latency: LatencySettings = LatencySettings()
 
 

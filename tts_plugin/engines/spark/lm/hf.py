@@ -17,7 +17,9 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers.utils import logging
 
+from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
+from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
@@ -284,3 +286,8 @@ class HfLM:
             raise
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # torch raises these
             raise SynthesisFailed(f"the language model failed: {error}") from error
+
+
+def build(checkpoint: Checkpoint, settings: SparkSettings) -> HfLM:
+    """The LM of a checkpoint as the settings ask for it."""
+    return HfLM.open(checkpoint.path, checkpoint.vocabulary, dtype=settings.dtype, device=settings.device)
