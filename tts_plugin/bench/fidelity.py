@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.bench.report import save_rows, show_rows
 from tts_plugin.config import load_settings
+from tts_plugin.engine import Latency
 from tts_plugin.engines.spark.bicodec import BiCodec, load_bicodec, random_bicodec
 from tts_plugin.engines.spark.window import Cut, shape_of
 
@@ -82,8 +83,9 @@ def policies(reach: int) -> list[Policy]:
     """The three latencies of the settings, then one knob at a time around them."""
     latency = load_settings(environ={}).engine.spark.latency
     found = []
-    for name in ("low", "balanced", "quality"):
-        shape = shape_of(latency, name)  # type: ignore[arg-type]  # the three names are its
+    names: tuple[Latency, ...] = ("low", "balanced", "quality")
+    for name in names:
+        shape = shape_of(latency, name)
         found.append(Policy(name, shape.first, 25, reach, shape.first_right, shape.right))
     found += [Policy(f"right {right}", 8, 25, reach, right, right) for right in (0, 2, 4, 8, 16, 32, reach)]
     found += [Policy(f"left {left}", 8, 25, left, reach, reach) for left in (0, 5, 10, 20, 32, 57)]

@@ -36,8 +36,11 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What stands in a model directory. revision: changes with the codec's weights. is_noise: they are random. tokenizer: encodes
-    text, knows no control token. lm, codec: the headers of the weights."""
+    """What stands in a model directory.
+
+    revision: changes with the codec's weights. is_noise: they are random. tokenizer: encodes text, knows no
+    control token. lm, codec: the headers of the weights.
+    """
 
     path: Path
     vocabulary: Vocabulary
