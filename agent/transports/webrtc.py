@@ -27,7 +27,7 @@ from agent.media_io import QueueInput
 from agent.playout import Playout
 from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer_loopback, without_mdns
 from agent.transports.track import RATE, PlayoutTrack
-from tts_plugin.audio import Pcm
+from tts_plugin.audio import Pcm, mixed_down
 from tts_plugin.errors import BadRequest
 from tts_plugin.resample import StreamResampler
 from tts_plugin.timing import Clock
@@ -262,11 +262,8 @@ async def _closed(pc: RTCPeerConnection, call: WebRtcCall) -> None:
 
 def mono(frame: av.AudioFrame) -> Pcm:
     """A received frame (s16, packed) as mono samples at its own rate; two channels are averaged."""
-    samples = frame.to_ndarray().reshape(-1, len(frame.layout.channels))
-    if samples.shape[1] == 1:
-        return np.ascontiguousarray(samples[:, 0], dtype=np.int16)
-    mixed: Pcm = (samples.astype(np.int32).sum(axis=1) // samples.shape[1]).astype(np.int16)
-    return mixed
+    samples = frame.to_ndarray().reshape(-1).astype(np.int16, copy=False)
+    return mixed_down(samples, len(frame.layout.channels))
 
 
 def parsed(data: str | bytes) -> Json:
