@@ -96,6 +96,8 @@ async def test_a_call_is_heard_and_a_typed_question_cuts_it_off_within_milliseco
         # the agent's words appear while it speaks
         log = page.get_by_role("log")
         await expect(log).to_contain_text("Agent one two three")
+        level = page.get_by_role("meter", name="Agent level")
+        await expect(level).not_to_have_attribute("aria-valuenow", "0")
         await expect(log).not_to_contain_text("interrupted")
 
         await desk.type("When are you open?")
@@ -126,6 +128,8 @@ async def test_the_callers_voice_silences_the_agent(talking_mic: Path) -> None:
     async with a_desk(mic=talking_mic) as desk:
         page = desk.page
         await desk.call()
+        level = page.get_by_role("meter", name="Microphone level")
+        await expect(level).not_to_have_attribute("aria-valuenow", "0", timeout=10_000)
         await until(page, "sparkvoice.latency.barge_ms.length")
         cut, *_ = await marks(page, "cut")
         await page.wait_for_timeout(150)
