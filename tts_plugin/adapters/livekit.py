@@ -22,7 +22,8 @@ from livekit.agents import (
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, NotGivenOr
 
 from tts_plugin import __version__, errors
-from tts_plugin.adapters.livekit_turn import Attempt, api_error, opening_of
+from tts_plugin.adapters.livekit_errors import api_error
+from tts_plugin.adapters.livekit_turn import Attempt, opening_of
 from tts_plugin.adapters.source import Options, Speech, open_source
 from tts_plugin.audio import bytes_of, silence
 from tts_plugin.engine import Engine
