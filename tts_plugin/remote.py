@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
-from tts_plugin.engine import Latency
 from tts_plugin.errors import EngineUnavailable, TTSError
+from tts_plugin.limits import Latency
 from tts_plugin.link import Address, Inbox, Link, open_socket
 from tts_plugin.spoken import Span, SpokenText
 from tts_plugin.timing import Clock, Timeline
@@ -21,8 +21,6 @@ from tts_plugin.timing import Clock, Timeline
 _RETRY_S = 0.2  # between the two tries to connect
 
 Locate = Callable[[], Awaitable[Address]]
-
-
 ServersOwn = Literal["server's own"]
 
 
@@ -94,7 +92,6 @@ class RemoteUtterance:
         self.foreign = ""
         self.server_timeline: dict[str, Any] = {}  # the server's own, once the turn is done
         self.voice = request.voice
-        self.connection_reused = False
         self._remote = remote
         self._request = request
         self._context = context
@@ -104,7 +101,6 @@ class RemoteUtterance:
         self._inbox: Inbox = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
-        self.connection_reused = self._remote.connected
         self._link = await self._remote._connected()
         self._link.open(self._context, self._inbox)
         self._link.send(self._start())

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _READY_S = 60.0  # from start to warmed up; the embedded voice takes 2, a large model on a slow disk longer
 _POLL_S = 0.02
 _END_S = 2.0
+_BACK_OFF_S = 0.1  # after a child that did not come up; doubled with each in a row
 _QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
 
 
@@ -108,7 +109,7 @@ class LocalServer:
                     log.error("the engine server does not come up: %s", failed)
                     self._fail(failed)
                     deaths = 0
-                time.sleep(0.1 * 2**deaths)
+                time.sleep(_BACK_OFF_S * 2**deaths)
                 continue
             deaths, self._port = 0, address.port
             self._ready.set_result(address)
