@@ -243,7 +243,10 @@ def is_loopback(name: str) -> bool:
 
 
 def _hostname(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "").lower()
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:  # "[::1"
+        return ""
 
 
 def _is_address(name: str) -> bool:
@@ -256,7 +259,9 @@ def _is_address(name: str) -> bool:
 
 def _require_token(request: web.Request, token: str | None) -> None:
     given = request.headers.get("Authorization", "")
-    if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+    if token is not None and not hmac.compare_digest(
+        given.encode(errors="surrogateescape"), f"Bearer {token}".encode()
+    ):
         raise Unauthorized("open the page with the link that was printed at the start: it holds the token")
 
 
@@ -272,7 +277,7 @@ async def _json_body(request: web.Request) -> Mapping[str, object]:
         raise web.HTTPUnsupportedMediaType(reason="send application/json")
     try:
         body = await request.json()
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, LookupError, web.RequestPayloadError) as error:
         raise BadRequest("the body is not JSON") from error
     if not isinstance(body, dict):
         raise BadRequest("the body is not a JSON object")
