@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.errors import BadRequest, EngineUnavailable
 from tts_plugin.remote import Remote, RemoteUtterance, Request
 from tts_plugin.server.local import LocalServer
 
@@ -79,6 +79,28 @@ async def test_a_server_that_cannot_come_up_is_an_error_and_not_a_wait_for_ever(
     server = LocalServer(config)
     with pytest.raises(EngineUnavailable, match="log says why"):
         await asyncio.wait_for(server.address(), 30)
+    server.close()
+
+
+def test_a_connection_serves_one_event_loop_after_another_but_not_two_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "tone.yaml"
+    config.write_text("engine:\n  voice: tone\n")
+    server = LocalServer(config)
+    remote = Remote(server.address)
+
+    async def turn() -> float:
+        async with asyncio.timeout(30), remote.utterance(Request(rate=24000, lead_s=None)) as utterance:
+            return await seconds(utterance, "Hello there, my friend.")
+
+    async def two_loops_at_once() -> float:
+        said_s = await turn()
+        with pytest.raises(BadRequest, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, turn())
+        return said_s
+
+    first_s = asyncio.run(two_loops_at_once())  # ends without closing, as scripts do
+    assert asyncio.run(turn()) == first_s > 1
+    asyncio.run(remote.aclose())
     server.close()
 
 
