@@ -249,7 +249,7 @@ async def _json_body(request: web.Request) -> Mapping[str, object]:
         raise web.HTTPUnsupportedMediaType(reason="send application/json")
     try:
         body = await request.json()
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, LookupError, web.RequestPayloadError) as error:
         raise BadRequest("the body is not JSON") from error
     if not isinstance(body, dict):
         raise BadRequest("the body is not a JSON object")

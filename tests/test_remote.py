@@ -127,7 +127,10 @@ async def test_a_server_that_is_not_there_is_named() -> None:
             await remote.connect()
 
 
-@pytest.mark.parametrize("url", ["", "engine:8081", "ftp://engine", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "engine:8081", "ftp://engine", "http://", "http://engine:x", "http://engine:99999", "ws://[::1"],
+)
 async def test_a_url_that_is_none_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         _ = Address(url).stream_url
@@ -157,6 +160,12 @@ async def test_a_server_that_dies_ends_the_turn_at_once_and_the_next_one_connect
             assert len(await samples(again)) > 0
     await remote.aclose()
     await remote.aclose()
+
+
+async def test_half_a_surrogate_pair_costs_its_own_place_and_no_word() -> None:
+    async with running() as port, remote_to(port) as remote, remote.utterance(ASK) as utterance:
+        assert len(await samples(utterance, "So \ud83d many words, all spoken.")) > 0
+    assert utterance.text.text == "So \ufffd many words, all spoken."
 
 
 @pytest.mark.parametrize("garbage", ["not json", '{"type": "nonsense"}', b"short"])

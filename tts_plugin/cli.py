@@ -55,7 +55,8 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, Command] = CO
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(words, commands)
-        sys.stdout.flush()  # here, where a closed pipe is caught
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()  # here, where a closed pipe is caught
         return code
     except TTSError as error:
         print(f"sparkvoice: {error}", file=sys.stderr)

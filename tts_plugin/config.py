@@ -204,7 +204,7 @@ class _Environment:
 def _beside(source: Path, value: Json) -> Json:
     if isinstance(value, list):
         return [_beside(source, one) for one in value]
-    return str(source.parent / Path(value).expanduser())
+    return str(source.parent / os.path.expanduser(value))
 
 
 def _given(values: dict[str, Json]) -> dict[str, Json]:

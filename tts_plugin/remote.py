@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -12,13 +13,15 @@ from typing import Any, Literal, Self
 
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
-from tts_plugin.errors import EngineUnavailable, TTSError
+from tts_plugin.errors import BadRequest, EngineUnavailable, TTSError
 from tts_plugin.limits import Latency
 from tts_plugin.link import Address, Inbox, Link, open_socket
 from tts_plugin.spoken import Span, SpokenText
 from tts_plugin.timing import Clock, Timeline
 
 _RETRY_S = 0.2  # between the two tries to connect
+# half of a surrogate pair, as an LLM's token may end in, is no text that JSON could carry
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 Locate = Callable[[], Awaitable[Address]]
 ServersOwn = Literal["server's own"]
@@ -39,10 +42,14 @@ class Request:
 
 class Remote:
     """One connection to an engine server, shared by all utterances, opened on first use and again after a
-    loss. `locate` says where the server is now, and waits for it if it is being started."""
+    loss. `locate` says where the server is now, and waits for it if it is being started.
+
+    It belongs to the event loop that uses it, and to the next one only when that has ended.
+    """
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._link: Link | None = None
         self._contexts = itertools.count(1)
@@ -61,11 +68,25 @@ class Remote:
 
     async def aclose(self) -> None:
         """Close the connection; live utterances end with EngineUnavailable. Twice is fine."""
+        if self._link is None:
+            return
+        self._enter_loop()
         link, self._link = self._link, None
-        if link is not None:
+        if link is not None:  # else its event loop has ended, and it with that
             await link.aclose()
 
+    def _enter_loop(self) -> None:
+        """Belong to the running loop; BadRequest while this is in use in another one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        used = self._link is not None or self._opening.locked()
+        if used and self._loop is not None and not self._loop.is_closed():
+            raise BadRequest("this TTS is in use in another event loop; make one for each loop")
+        self._loop, self._opening, self._link = loop, asyncio.Lock(), None
+
     async def _connected(self) -> Link:
+        self._enter_loop()
         async with self._opening:
             if self._link is None or not self._link.alive:
                 await self.aclose()
@@ -118,6 +139,7 @@ class RemoteUtterance:
         self.timeline.mark("ended")
 
     def push(self, text: str) -> None:
+        text = _HALF_PAIR.sub("\ufffd", text)
         if text:
             self.timeline.mark("first_text")
             self.text.add_text(text)

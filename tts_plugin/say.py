@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -102,10 +104,14 @@ def _wav(file: BinaryIO, rate: int) -> Iterator[Callable[[AudioFrame], None]]:
 @contextmanager
 def _target(out: str) -> Iterator[BinaryIO]:
     """A seekable file that becomes `out` when the block ends well, and leaves no trace when not."""
+    if out == STDIO and sys.stdout is None:
+        raise BadRequest("standard output is closed")
     if out == STDIO and sys.stdout.isatty():
         raise BadRequest("will not write a WAV file to a terminal: give --out a file, or pipe it on")
     try:
-        path = Path(out).resolve()
+        path = Path(os.path.realpath(out))  # unlike resolve() it leaves a loop of links as a link
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         # renaming onto a device or a pipe would replace it, so those are written to
         direct = out == STDIO or (path.exists() and not path.is_file() and not path.is_dir())
         if direct:
@@ -117,7 +123,7 @@ def _target(out: str) -> Iterator[BinaryIO]:
             return
         if path.is_dir():
             raise BadRequest(f"cannot write {out}: it is a folder")
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f".{path.name[:48]}.{secrets.token_hex(4)}.part")
         try:
             with part.open("xb") as file:
                 yield file
@@ -132,6 +138,8 @@ def _target(out: str) -> Iterator[BinaryIO]:
 
 def _text(given: str, max_chars: int) -> str:
     if given == STDIO:
+        if sys.stdin is None:
+            raise BadRequest("standard input is closed")
         raw = sys.stdin.buffer.read(4 * max_chars + 1)  # a character is at most 4 bytes
         given = raw.decode(errors="surrogateescape")
     if len(given) > max_chars:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -254,7 +255,8 @@ def _listed(folder: Source, problems: list[Problem]) -> list[Source]:
 
 
 def _place(folder: Source) -> str:
-    return str(folder.resolve() if isinstance(folder, Path) else folder)
+    # unlike resolve() it takes a loop of links as it is; reading the folder then says what is wrong
+    return os.path.realpath(folder) if isinstance(folder, Path) else str(folder)
 
 
 def _unique(folders: Sequence[Source]) -> list[Source]:

@@ -74,7 +74,7 @@ class WebRtcCall:
 
     def send(self, message: Mapping[str, object]) -> None:
         """Tell the page; never blocks. Kept until the channel opens, dropped after the call."""
-        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(message, separators=(",", ":"))  # ASCII: a lone surrogate has no UTF-8
         if self._channel is not None and self._channel.readyState == "open":
             self._channel.send(text)
         elif not self._ended.is_set():
@@ -241,17 +241,21 @@ async def answered(
 async def _negotiated(pc: RTCPeerConnection, offer: str, track: PlayoutTrack, ice: IceOptions) -> str:
     try:
         await pc.setRemoteDescription(RTCSessionDescription(sdp=without_mdns(offer), type="offer"))
-    except Exception as error:  # aiortc raises whatever its parser stumbles over
+        audio = [transceiver for transceiver in pc.getTransceivers() if transceiver.kind == "audio"]
+        if not audio or pc.sctp is None:
+            raise BadRequest(
+                'the offer needs an audio track (or a recvonly transceiver) and the channel "ctl"'
+            )
+        pc.addTrack(track)
+        for transceiver in audio:
+            shorten_jitter_buffer(transceiver.receiver)
+        for connection in ice_connections(pc):
+            offer_loopback(connection, always=ice.loopback)
+        await pc.setLocalDescription(await pc.createAnswer())
+    except (BadRequest, OSError):
+        raise
+    except Exception as error:  # aiortc raises whatever it stumbles over, some of it only as it answers
         raise BadRequest(f"the offer is not a usable SDP: {error or type(error).__name__}") from error
-    audio = [transceiver for transceiver in pc.getTransceivers() if transceiver.kind == "audio"]
-    if not audio or pc.sctp is None:
-        raise BadRequest('the offer needs an audio track (or a recvonly transceiver) and the channel "ctl"')
-    pc.addTrack(track)
-    for transceiver in audio:
-        shorten_jitter_buffer(transceiver.receiver)
-    for connection in ice_connections(pc):
-        offer_loopback(connection, always=ice.loopback)
-    await pc.setLocalDescription(await pc.createAnswer())
     return str(pc.localDescription.sdp)
 
 
@@ -262,6 +266,8 @@ async def _closed(pc: RTCPeerConnection, call: WebRtcCall) -> None:
             await pc.close()
     except TimeoutError:
         log.warning("a peer connection did not close within %s s", CLOSE_S)
+    except Exception as error:  # aiortc cannot close what a bad offer left half built
+        log.warning("a peer connection did not close cleanly: %r", error)
 
 
 def mono(frame: av.AudioFrame) -> Pcm:
@@ -278,6 +284,7 @@ def parsed(data: str | bytes) -> Json:
         raise BadRequest(f"a message has at most {MAX_MESSAGE_CHARS} characters, this one {len(data)}")
     try:
         message = json.loads(data)
+        json.dumps(message, ensure_ascii=False).encode()  # "\\ud800" is read, but is no text to pass on
     except (ValueError, RecursionError) as error:
         raise BadRequest("a message is a JSON object") from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
