@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -14,12 +13,9 @@ from livekit.agents.types import TimedString
 from tts_plugin.adapters.patience import Patience
 from tts_plugin.adapters.source import Options, Speech
 from tts_plugin.audio import AudioFrame, bytes_of
-from tts_plugin.spoken import SpokenText
+from tts_plugin.spoken import SpokenText, without_half_pairs
 
 logger = logging.getLogger("livekit.plugins.sparkvoice")
-
-# half an emoji: a language model's deltas may cut one in two, and UTF-8 cannot carry it
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Attempt:
@@ -87,7 +83,7 @@ class Attempt:
         speech.end()
 
     def _push(self, speech: Speech, patience: Patience, text: str) -> None:
-        text = _HALF.sub("\ufffd", text)
+        text = without_half_pairs(text)
         patience.push(text, time.monotonic())
         self._note_time(patience)
         speech.push(text)
