@@ -97,6 +97,13 @@ async def test_the_voices_are_listed() -> None:
         ({"data": "{", "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
         ({"data": "[" * 50_000, "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
         ({"data": b"\xff\xfe", "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
+        ({"data": "{}", "headers": {"Content-Type": "application/json; charset=nope"}}, 400, "not JSON"),
+        ({"data": "{}", "headers": {"Content-Type": "application/json; charset=rot13"}}, 400, "not JSON"),
+        (
+            {"data": "{}", "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"}},
+            400,
+            "not JSON",
+        ),
         ({"data": {"sdp": "v=0"}}, 415, "application/json"),
         ({"json": {"sdp": "x" * 100_000}}, 413, ""),
         (
@@ -148,6 +155,22 @@ async def test_with_a_token_only_the_page_itself_is_open() -> None:
         ] == 401
 
 
+async def test_a_token_that_is_no_text_is_a_wrong_token() -> None:
+    app = build_app(STATIC, Parrot(), voices, Doors(token="open sesame"))
+    async with serving(app, listen("127.0.0.1", 0)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = (
+            b"GET /voices HTTP/1.1",
+            b"Host: localhost",
+            b"Authorization: Bearer \xff",
+            b"Connection: close",
+        )
+        writer.write(b"\r\n".join((*lines, b"", b"")))
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        await writer.wait_closed()
+
+
 @pytest.mark.parametrize(
     "host", ["localhost:8080", "127.0.0.1", "[::1]:8080", "192.0.2.7:80", "app.localhost", "call.example"]
 )
@@ -158,7 +181,9 @@ def test_our_own_names_are_let_in(host: str) -> None:
     require_own_origin(None, host)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::1", "[zz]"]
+)
 def test_other_names_are_not(host: str) -> None:
     with pytest.raises(Stranger):
         require_own_name(host, ("call.example",))

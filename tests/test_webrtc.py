@@ -193,6 +193,7 @@ async def test_a_browser_that_tells_no_address_is_answered_with_ours_and_connect
         ("[]", '"type"'),
         ('{"type": 3}', '"type"'),
         ('{"text": "' + "x" * 20_000 + '"}', "at most 16384"),
+        ('{"type": "text", "text": "half a pair: \\ud83d"}', "JSON object"),
     ],
 )
 def test_a_message_that_is_none_is_refused_with_the_reason(data: str | bytes, complaint: str) -> None:
@@ -266,6 +267,17 @@ async def test_messages_go_both_ways_and_early_ones_wait() -> None:
     await browser.close()
 
 
+async def test_half_a_surrogate_pair_ends_no_call_either_way() -> None:
+    async with a_call() as (call, browser):
+        for nonsense in ('{"type": "\\ud800"}', '{"type": "ping", "t": "\\udfff"}'):
+            browser.channel.send(nonsense)
+            assert (await browser.told("error"))["code"] == "bad_request"
+        call.send({"type": "caption", "text": "as a model may write it: \ud83d"})
+        assert (await browser.told("caption"))["text"].endswith("\ud83d")
+        browser.channel.send('{"type": "ping"}')
+        await browser.told("pong")
+
+
 async def test_a_muted_microphone_is_silence_even_if_the_page_sends_sound() -> None:
     async with a_call(a_mic(tone(5.0))) as (call, browser):
         browser.channel.send('{"type": "mic", "muted": true}')
@@ -331,6 +343,22 @@ async def test_an_offer_without_audio_is_a_bad_request() -> None:
         async with answered(pc.localDescription.sdp, LOOPBACK):
             pytest.fail("answered an offer without audio")
     await pc.close()
+
+
+async def test_an_offer_with_a_line_missing_or_mangled_is_answered_or_a_bad_request() -> None:
+    browser = Browser(None)
+    lines = (await browser.offer()).splitlines()
+    await browser.close()
+    refused = 0
+    for at, line in enumerate(lines):
+        for mangled in ([], [line, line], [line.replace("UDP", "TCP").replace("0", "-1")]):
+            offer = "\r\n".join([*lines[:at], *mangled, *lines[at + 1 :], ""])
+            try:
+                async with answered(offer, LOOPBACK):
+                    pass
+            except BadRequest:  # any other error fails the test
+                refused += 1
+    assert refused > 10
 
 
 async def test_a_silent_stun_server_is_never_asked() -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import av
@@ -27,7 +27,7 @@ from agent.media_io import QueueInput
 from agent.playout import Playout
 from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer_loopback, without_mdns
 from agent.transports.track import RATE, PlayoutTrack
-from tts_plugin.audio import Pcm
+from tts_plugin.audio import Pcm, mixed_down
 from tts_plugin.errors import BadRequest
 from tts_plugin.resample import StreamResampler
 from tts_plugin.timing import Clock
@@ -35,6 +35,7 @@ from tts_plugin.timing import Clock
 CONNECT_S = 10.0
 LOST_S = 2.5  # a vanished browser shows in the ICE consent only after 35 s
 CLOSE_S = 1.0
+FAREWELL_S = 0.2  # of these, for the last message to leave
 MAX_MESSAGE_CHARS = 16_384
 MAX_UNSENT = 64  # messages kept until the channel opens
 
@@ -73,7 +74,7 @@ class WebRtcCall:
 
     def send(self, message: Mapping[str, object]) -> None:
         """Tell the page; never blocks. Kept until the channel opens, dropped after the call."""
-        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(message, separators=(",", ":"))  # ASCII: a lone surrogate has no UTF-8
         if self._channel is not None and self._channel.readyState == "open":
             self._channel.send(text)
         elif not self._ended.is_set():
@@ -169,13 +170,16 @@ class WebRtcCall:
 
     async def _farewell(self) -> None:
         """Tell the page why it is over, and give that a moment to leave."""
-        if self._channel is None or self._channel.readyState != "open":
+        channel = self._channel
+        if channel is None or channel.readyState != "open":
             return
-        self._channel.send(json.dumps({"type": "ended", "why": self.ended_because}))
-        for _ in range(20):
-            if self._channel.bufferedAmount == 0:
-                return
-            await asyncio.sleep(0.01)
+        left = asyncio.Event()
+        channel.on("bufferedamountlow", left.set)
+        channel.send(json.dumps({"type": "ended", "why": self.ended_because}))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                if channel.bufferedAmount:
+                    await left.wait()
 
     def _heard(self, data: str | bytes) -> None:
         self._seen_s = self._clock()
@@ -237,17 +241,21 @@ async def answered(
 async def _negotiated(pc: RTCPeerConnection, offer: str, track: PlayoutTrack, ice: IceOptions) -> str:
     try:
         await pc.setRemoteDescription(RTCSessionDescription(sdp=without_mdns(offer), type="offer"))
-    except Exception as error:  # aiortc raises whatever its parser stumbles over
+        audio = [transceiver for transceiver in pc.getTransceivers() if transceiver.kind == "audio"]
+        if not audio or pc.sctp is None:
+            raise BadRequest(
+                'the offer needs an audio track (or a recvonly transceiver) and the channel "ctl"'
+            )
+        pc.addTrack(track)
+        for transceiver in audio:
+            shorten_jitter_buffer(transceiver.receiver)
+        for connection in ice_connections(pc):
+            offer_loopback(connection, always=ice.loopback)
+        await pc.setLocalDescription(await pc.createAnswer())
+    except (BadRequest, OSError):
+        raise
+    except Exception as error:  # aiortc raises whatever it stumbles over, some of it only as it answers
         raise BadRequest(f"the offer is not a usable SDP: {error or type(error).__name__}") from error
-    audio = [transceiver for transceiver in pc.getTransceivers() if transceiver.kind == "audio"]
-    if not audio or pc.sctp is None:
-        raise BadRequest('the offer needs an audio track (or a recvonly transceiver) and the channel "ctl"')
-    pc.addTrack(track)
-    for transceiver in audio:
-        shorten_jitter_buffer(transceiver.receiver)
-    for connection in ice_connections(pc):
-        offer_loopback(connection, always=ice.loopback)
-    await pc.setLocalDescription(await pc.createAnswer())
     return str(pc.localDescription.sdp)
 
 
@@ -258,15 +266,14 @@ async def _closed(pc: RTCPeerConnection, call: WebRtcCall) -> None:
             await pc.close()
     except TimeoutError:
         log.warning("a peer connection did not close within %s s", CLOSE_S)
+    except Exception as error:  # aiortc cannot close what a bad offer left half built
+        log.warning("a peer connection did not close cleanly: %r", error)
 
 
 def mono(frame: av.AudioFrame) -> Pcm:
     """A received frame (s16, packed) as mono samples at its own rate; two channels are averaged."""
-    samples = frame.to_ndarray().reshape(-1, len(frame.layout.channels))
-    if samples.shape[1] == 1:
-        return np.ascontiguousarray(samples[:, 0], dtype=np.int16)
-    mixed: Pcm = (samples.astype(np.int32).sum(axis=1) // samples.shape[1]).astype(np.int16)
-    return mixed
+    samples = frame.to_ndarray().reshape(-1).astype(np.int16, copy=False)
+    return mixed_down(samples, len(frame.layout.channels))
 
 
 def parsed(data: str | bytes) -> Json:
@@ -277,6 +284,7 @@ def parsed(data: str | bytes) -> Json:
         raise BadRequest(f"a message has at most {MAX_MESSAGE_CHARS} characters, this one {len(data)}")
     try:
         message = json.loads(data)
+        json.dumps(message, ensure_ascii=False).encode()  # "\\ud800" is read, but is no text to pass on
     except (ValueError, RecursionError) as error:
         raise BadRequest("a message is a JSON object") from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
