@@ -109,7 +109,10 @@ def test_a_text_of_numbers_alone_follows_the_language(language: str, text: str, 
 def _generated(count: int) -> list[tuple[str, str]]:
     """Numbers of all kinds in sentences of both languages; the same list every time."""
     draw = random.Random(7)
-    whole = lambda: str(draw.randrange(10 ** draw.randrange(1, 10)))  # noqa: E731
+
+    def whole() -> str:
+        return str(draw.randrange(10 ** draw.randrange(1, 10)))
+
     kinds: list[Callable[[], str]] = [
         whole,
         lambda: f"{draw.randrange(10**7):,}",

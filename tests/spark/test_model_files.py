@@ -60,9 +60,11 @@ def test_a_random_model_opens_and_says_what_it_is(tiny_model: Path) -> None:
 
 
 def test_its_language_model_loads_in_transformers_whole_and_tied(tiny_model: Path) -> None:
-    lm, told = Qwen2ForCausalLM.from_pretrained(
+    # Any: with output_loading_info it is a pair, which its types do not say
+    pair: Any = Qwen2ForCausalLM.from_pretrained(
         tiny_model / "LLM", dtype=torch.float32, output_loading_info=True
     )
+    lm, told = pair
     assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     assert lm.lm_head.weight.data_ptr() == lm.model.embed_tokens.weight.data_ptr()
     logits = lm(torch.tensor([Checkpoint.open(tiny_model).prompts.clone("Hello.", range(32))])).logits

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.bench.report import save_rows, show_rows
 from tts_plugin.config import load_settings
-from tts_plugin.engine import Latency
 from tts_plugin.engines.spark.bicodec import BiCodec, load_bicodec, random_bicodec
 from tts_plugin.engines.spark.window import Cut, shape_of
+from tts_plugin.limits import Latency
 
 Wave = NDArray[np.float64]
 
