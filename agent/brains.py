@@ -9,9 +9,7 @@ from typing import Any
 from livekit.agents import llm, utils
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr
 
-from agent.faq import Entry, Faq, Matcher, load_faq, words_of
-
-__all__ = ["FaqBrain", "load_faq"]
+from agent.faq import Entry, Faq, Matcher, words_of
 
 
 class FaqBrain(llm.LLM[str]):
@@ -35,11 +33,15 @@ class FaqBrain(llm.LLM[str]):
     def provider(self) -> str:
         return "sparkvoice"
 
+    @property
+    def greeting(self) -> str:
+        return self._faq.greeting
+
     def answer(self, chat_ctx: llm.ChatContext) -> str:
         """What is to be said next in this conversation."""
         question = _last_question(chat_ctx)
         if question is None:
-            return self._faq.greeting
+            return self.greeting
         if not words_of(question):
             return self._faq.again
         match = self._matcher.find(question)

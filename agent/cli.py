@@ -19,12 +19,13 @@ from agent.config import Settings as AgentSide
 from agent.config import load_settings as load_agent_side
 from agent.ears import STT
 from agent.session import build_llm
-from agent.transports.webrtc import IceOptions
-from agent.web import Converse, Doors, ListVoices, Offered, build_app, is_loopback, serving
+from agent.transports.ice import IceOptions
+from agent.web import Converse, Doors, ListVoices, Offered, build_app, listen, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.config import Settings, load_settings
 from tts_plugin.errors import ConfigError, EngineUnavailable
+from tts_plugin.hosts import is_loopback
 from tts_plugin.link import Address
 from tts_plugin.server.local import LocalServer
 
@@ -69,9 +70,11 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    async with agent_behind_the_page(engine_side, agent_side, config) as (converse, voices):
-        app = build_app(files("demo") / "static", converse, voices, doors)
-        async with serving(app, host, port) as taken:
+    with listen(host, port) as listener:  # first: a port in use is said before anything is loaded
+        async with (
+            agent_behind_the_page(engine_side, agent_side, config) as (converse, voices),
+            serving(build_app(files("demo") / "static", converse, voices, doors), listener) as taken,
+        ):
             print(f"Sparkvoice: open {_link(host, taken, doors.token)}, press Call and talk (Ctrl-C ends)")
             sys.stdout.flush()
             await stop.wait()

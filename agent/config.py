@@ -8,39 +8,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from tts_plugin.config import bundled, read_config
-from tts_plugin.strict_yaml import Document, Json, Source, validated
+from tts_plugin.config import ARGUMENTS, ENVIRONMENT, Section, bundled, layered, read_config, variable
+from tts_plugin.strict_yaml import Json, Source
 
 INSTRUCTIONS = (
     "You are a friendly voice assistant on a call. Answer in one or two short spoken sentences, "
     "without lists, markup or emoji."
 )
-GREETING = "Hello! How can I help you today?"
+GREETING = "Hello! How can I help you today?"  # where neither the settings nor a FAQ have one
 DEFAULT_LLM = "gpt-4.1-mini"
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class AgentSettings(_Strict):
+class AgentSettings(Section):
     """Who the agent is and how it takes turns.
 
-    instructions: for a language model. greeting: said at the start of a call; empty says nothing.
-    voice: id of its voice (None: the engine's default). faq: the answers without a language model
-    (None: the bundled ones). ears_model: folder of a faster-whisper model (None: the bundled one).
-    min_silence_s: silence that ends the caller's speech. endpointing_s, max_endpointing_s: least and
-    longest wait before the turn is the agent's. false_interruption_s: silence after an interruption
-    without words until the agent goes on. echo_guard: whether the agent's own echo is kept from
-    interrupting it.
+    instructions: for a language model. greeting: said at the start of a call; empty says nothing, None says
+    the FAQ's where the FAQ answers and GREETING where a language model does. voice: id of its voice (None:
+    the engine's default). faq: the answers without a language model (None: the bundled ones). ears_model:
+    folder of a faster-whisper model (None: the bundled one). min_silence_s: silence that ends the caller's
+    speech. endpointing_s, max_endpointing_s: least and longest wait before the turn is the agent's.
+    false_interruption_s: silence after an interruption without words until the agent goes on. echo_guard:
+    whether the agent's own echo is kept from interrupting it.
     """
 
     instructions: Annotated[str, Field(min_length=1)] = INSTRUCTIONS
-    greeting: str = GREETING
+    greeting: str | None = None
     voice: str | None = None
     faq: Path | None = None
     ears_model: Path | None = None
@@ -56,7 +52,7 @@ class AgentSettings(_Strict):
         return bundled("configs") / "faq.yaml" if self.faq is None else self.faq
 
 
-class PhoneSettings(_Strict):
+class PhoneSettings(Section):
     """The phone's section; it has no settings yet."""
 
 
@@ -92,41 +88,24 @@ def load_settings(
     """
     env = os.environ if environ is None else environ
     document = read_config(path)
-    layers = {
-        "SPARKVOICE_* environment": {
-            key: value
-            for key in ("voice", "faq", "ears_model")
-            if (value := _value(env, f"SPARKVOICE_{key}"))
-        },
-        "arguments": dict(arguments or {}),
+    told = {
+        key: value
+        for key in ("voice", "faq", "ears_model")
+        if (value := variable(env, f"SPARKVOICE_{key.upper()}"))
     }
-    phone = validated(PhoneSettings, document.part("phone"), "phone")
-    return Settings(_agent(document, layers), phone, _llm(env))
-
-
-def _agent(document: Document, layers: Mapping[str, Mapping[str, Json]]) -> AgentSettings:
-    """Each layer laid over the one below and checked, so that an error names its layer."""
-    part = document.part("agent")
-    settings = validated(AgentSettings, part, "agent")
-    data: dict[str, Json] = dict(part.data)
-    if isinstance(part.source, Path):
-        folder = part.source.parent  # a path in a file is meant from where the file lies
-        data.update({key: str(folder / data[key]) for key in ("faq", "ears_model") if data.get(key)})
-        settings = validated(AgentSettings, Document(part.file, data), "agent")
-    for layer, values in layers.items():
-        if values:
-            data.update(values)
-            settings = validated(AgentSettings, Document(layer, data), "agent")
-    return settings
+    agent = layered(
+        AgentSettings,
+        "agent",
+        document,
+        {ENVIRONMENT: told, ARGUMENTS: arguments or {}},
+        paths=("faq", "ears_model"),
+    )
+    return Settings(agent, layered(PhoneSettings, "phone", document, {}), _llm(env))
 
 
 def _llm(env: Mapping[str, str]) -> LlmSettings | None:
-    base_url, api_key = _value(env, "LLM_BASE_URL"), _value(env, "OPENAI_API_KEY")
+    base_url, api_key = variable(env, "LLM_BASE_URL"), variable(env, "OPENAI_API_KEY")
     if base_url is None and api_key is None:
         return None
     # a server of one's own often asks for no key, but the client insists on some text
-    return LlmSettings(_value(env, "LLM_MODEL") or DEFAULT_LLM, base_url, api_key or "none")
-
-
-def _value(env: Mapping[str, str], name: str) -> str | None:
-    return env.get(name.upper(), "").strip() or None
+    return LlmSettings(variable(env, "LLM_MODEL") or DEFAULT_LLM, base_url, api_key or "none")

@@ -12,8 +12,10 @@ from livekit.agents import Agent, AgentSession, llm, stt, tts, vad
 from livekit.agents.voice import SpeechHandle, io
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 
+from agent.brains import FaqBrain
 from agent.config import AgentSettings, LlmSettings, Settings
 from agent.echo_guard import EchoGuard
+from agent.faq import load_faq
 from agent.playout import Playout
 from agent.role_log import Event, RoleLog
 from agent.vad import VAD
@@ -78,9 +80,6 @@ def build_llm(settings: Settings) -> llm.LLM[Any]:
     """The language model that the environment asks for, else the one that answers from the FAQ."""
     if settings.llm is not None:
         return _openai(settings.llm)
-    from agent.brains import FaqBrain
-    from agent.faq import load_faq
-
     return FaqBrain(load_faq(settings.agent.faq_source))
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import mimetypes
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources.abc import Traversable
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from agent.transports.webrtc import IceOptions, WebRtcCall, answered
+from agent.transports.ice import IceOptions
+from agent.transports.webrtc import WebRtcCall, answered
 from tts_plugin.errors import (
     BadRequest,
     ConfigError,
@@ -28,6 +27,7 @@ from tts_plugin.errors import (
     VoiceNotFound,
     did_you_mean,
 )
+from tts_plugin.hosts import is_address, is_loopback, name_of
 
 MAX_BODY_BYTES = 65_536  # an offer has 5 to 10 kB
 ANSWER_S = 10.0
@@ -161,12 +161,7 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
 
     async def list_voices(request: web.Request) -> web.Response:
         _require_token(request, doors.token)
-        return web.json_response(
-            [
-                {"id": voice.id, "name": voice.name, "language": voice.language, "default": voice.default}
-                for voice in await voices()
-            ]
-        )
+        return web.json_response([asdict(voice) for voice in await voices()])
 
     async def offer(request: web.Request) -> web.Response:
         _require_token(request, doors.token)
@@ -176,7 +171,7 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
             raise BadRequest('an offer is {"sdp": "...", "voice": "..." or null}')
         if voice is not None:
             _require_voice(voice, await voices())
-        loopback = is_loopback(_hostname(request.host))
+        loopback = is_loopback(name_of(request.host))
         return web.json_response({"sdp": await calls.start(sdp, voice, loopback=loopback)})
 
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
@@ -188,23 +183,31 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
     return app
 
 
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket (port 0 takes a free one), or ConfigError that says what to do."""
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
+        )
+    except OSError as error:
+        reason = error.strerror or "not possible"
+        raise ConfigError(
+            f"cannot listen on port {port} of {host}: {reason}; "
+            "choose another with --port (0 takes a free one)"
+        ) from error
+
+
 @asynccontextmanager
-async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
-    """Serve `app` while in the block; yields the port (0 takes a free one). ConfigError if it's taken."""
+async def serving(app: web.Application, listener: socket.socket) -> AsyncIterator[int]:
+    """Serve `app` while in the block, which closes the listener; yields its port."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
-                raise
-            reason = error.strerror or "not possible"
-            raise ConfigError(f"cannot listen on port {port} of {host}: {reason}; choose another") from error
-        yield int(runner.addresses[0][1])
+        await web.SockSite(runner, listener).start()
+        yield int(listener.getsockname()[1])
     finally:
         await runner.cleanup()
+        listener.close()
 
 
 class Stranger(TTSError):
@@ -215,8 +218,8 @@ class Stranger(TTSError):
 
 def require_own_name(host: str, names: Sequence[str]) -> None:
     """Raise Stranger if the Host header is a name that a foreign page may have rebound to us."""
-    name = _hostname(host)
-    if name not in names and not is_loopback(name) and not _is_address(name):
+    name = name_of(host)
+    if name not in names and not is_loopback(name) and not is_address(name):
         raise Stranger(f'this page is not "{name}"; if it should be, name it in the configuration (hosts)')
 
 
@@ -226,28 +229,11 @@ def require_own_origin(origin: str | None, host: str) -> None:
         raise Stranger(f'a page of "{origin[:100]}" may not start calls here')
 
 
-def is_loopback(name: str) -> bool:
-    """Whether a host name means this machine."""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
-
-
-def _hostname(host: str) -> str:
-    return (urlsplit(f"//{host}").hostname or "").lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _require_token(request: web.Request, token: str | None) -> None:
     given = request.headers.get("Authorization", "")
-    if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+    wanted = f"Bearer {token}".encode()
+    # what was not UTF-8 has arrived as surrogates
+    if token is not None and not hmac.compare_digest(given.encode(errors="surrogateescape"), wanted):
         raise Unauthorized("open the page with the link that was printed at the start: it holds the token")
 
 
@@ -263,7 +249,7 @@ async def _json_body(request: web.Request) -> Mapping[str, object]:
         raise web.HTTPUnsupportedMediaType(reason="send application/json")
     try:
         body = await request.json()
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, LookupError, web.RequestPayloadError) as error:
         raise BadRequest("the body is not JSON") from error
     if not isinstance(body, dict):
         raise BadRequest("the body is not a JSON object")

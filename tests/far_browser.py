@@ -15,7 +15,9 @@ from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
 from agent.media_io import Control, PlayoutOutput, QueueInput
 from agent.playout import Playout
-from agent.transports.webrtc import RATE, IceOptions, PlayoutTrack, WebRtcCall, answered, mono, offer_loopback
+from agent.transports.ice import IceOptions, ice_connections, offer_loopback
+from agent.transports.track import RATE, PlayoutTrack
+from agent.transports.webrtc import WebRtcCall, answered, mono
 from tts_plugin.audio import Pcm
 from tts_plugin.resample import StreamResampler
 
@@ -37,9 +39,7 @@ class Browser:
             self.pc.addTransceiver("audio", direction="recvonly")
         else:
             self.pc.addTrack(mic)
-        assert self.pc.sctp is not None
-        ends = [self.pc.sctp.transport, *(t.sender.transport for t in self.pc.getTransceivers())]
-        for connection in {end.transport.iceGatherer._connection for end in ends}:
+        for connection in ice_connections(self.pc):
             offer_loopback(connection, always=True)
         self.channel.on("open", self.opened.set)
         self.channel.on("message", lambda data: self.messages.put_nowait(json.loads(data)))

@@ -9,7 +9,8 @@ import numpy as np
 
 from agent.browser import control_message
 from agent.media_io import Control
-from agent.transports.webrtc import BLOCK, RATE, Json, WebRtcCall
+from agent.transports.track import BLOCK, RATE
+from agent.transports.webrtc import Json, WebRtcCall
 from agent.vad import Edge, SpeechGate
 from agent.web import Offered
 from tts_plugin.audio import Pcm, samples_of, to_int16

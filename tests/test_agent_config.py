@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import GREETING, LlmSettings, load_settings
+from agent.config import AgentSettings, LlmSettings, load_settings
+from tts_plugin.config import read_config
 from tts_plugin.errors import ConfigError
 
 
@@ -23,11 +24,14 @@ def test_an_argument_beats_the_environment_beats_the_file_beats_the_default(tmp_
     assert load_settings(path, environ=env).agent.voice == "ava"
     assert load_settings(path, environ=env, arguments={"voice": "ben"}).agent.voice == "ben"
     assert load_settings(path, environ=env).agent.endpointing_s == 0.3
-    assert load_settings(path, environ={}).agent.greeting == GREETING
+    assert load_settings(path, environ={}).agent.echo_guard
 
 
-def test_without_a_file_the_bundled_one_is_used() -> None:
-    assert load_settings(environ={}).llm is None
+def test_the_bundled_file_shows_every_setting_and_holds_exactly_the_defaults() -> None:
+    assert read_config().part("agent").data.keys() == AgentSettings.model_fields.keys()
+    settings = load_settings(environ={})
+    assert settings.agent == AgentSettings()
+    assert settings.llm is None
 
 
 def test_an_unknown_key_names_file_line_and_the_nearest_key(tmp_path: Path) -> None:
@@ -53,8 +57,10 @@ def test_a_value_out_of_range_says_which_layer_it_came_from(tmp_path: Path) -> N
 
 
 def test_a_path_in_a_file_is_meant_from_that_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "agent:\n  faq: answers.yaml\n")
-    assert load_settings(path, environ={}).agent.faq == tmp_path / "answers.yaml"
+    path = write(tmp_path, "agent:\n  faq: answers.yaml\n  ears_model: ~/whisper\n")
+    settings = load_settings(path, environ={}).agent
+    assert settings.faq == tmp_path / "answers.yaml"
+    assert settings.ears_model == Path.home() / "whisper"
 
 
 @pytest.mark.parametrize(

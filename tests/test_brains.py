@@ -9,8 +9,8 @@ import pytest
 from livekit.agents import llm
 from livekit.agents.metrics import LLMMetrics
 
-from agent.brains import FaqBrain, load_faq
-from agent.faq import Entry, Faq, Matcher, likeness, words_of
+from agent.brains import FaqBrain
+from agent.faq import Entry, Faq, Matcher, likeness, load_faq, words_of
 from tts_plugin.config import bundled
 from tts_plugin.errors import ConfigError
 

@@ -174,6 +174,32 @@ def test_say_refuses_what_it_cannot_use(refused: Callable[..., str], argv: list[
     assert said in refused("say", *argv)
 
 
+def test_say_refuses_a_file_that_links_to_itself_and_leaves_it(refused: Callable[..., str]) -> None:
+    Path("loop").symlink_to("loop")
+    assert "Too many levels of symbolic links" in refused("say", "Hi.", "--voice", "tone", "--out", "loop")
+    assert os.listdir() == ["loop"]
+
+
+def test_say_takes_the_longest_name_a_file_may_have() -> None:
+    name = "x" * 251 + ".wav"
+    assert main(["say", "Hi.", "--voice", "tone", "--out", name]) == 0
+    assert os.listdir() == [name]
+
+
+def test_a_closed_standard_input_or_output_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for stream, argv, code, said in (
+        ("stdin", ["say", "-"], 2, "sparkvoice: standard input is closed\n"),
+        ("stdout", ["say", "Hi.", "--out", "-"], 2, "sparkvoice: standard output is closed\n"),
+        ("stdout", ["voices", "list"], 0, ""),
+    ):
+        monkeypatch.setattr(sys, stream, None)  # as Python itself has it then
+        assert main(argv) == code
+        assert capsys.readouterr().err == said
+        monkeypatch.undo()
+
+
 def test_say_refuses_input_that_is_not_utf8() -> None:
     with process("say", "-", "--voice", "tone") as child:
         out, err = child.communicate(b"caf\xe9", timeout=60)

@@ -162,6 +162,11 @@ def test_half_precision_is_refused_for_spark() -> None:
     assert said.startswith("c.yaml:3: engine.spark.dtype should be 'float32' or 'bfloat16', not \"float16\"")
 
 
+def test_the_home_of_a_user_who_is_not_there_is_a_folder_that_is_not_there() -> None:
+    path = config('engine:\n  voices: ["~nobody-of-that-name/v"]\n')
+    assert load_settings(path, environ={}).engine.voices == (path.parent / "~nobody-of-that-name/v",)
+
+
 def test_the_folder_called_voices_is_used_where_nothing_else_is_named(tmp_path: Path) -> None:
     (tmp_path / "voices").mkdir()
     assert load_settings(environ={}).engine.voices == (Path("voices"),)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.errors import BadRequest, EngineUnavailable
 from tts_plugin.remote import Remote, RemoteUtterance, Request
 from tts_plugin.server.local import LocalServer
 
@@ -80,6 +80,83 @@ async def test_a_server_that_cannot_come_up_is_an_error_and_not_a_wait_for_ever(
     with pytest.raises(EngineUnavailable, match="log says why"):
         await asyncio.wait_for(server.address(), 30)
     server.close()
+
+
+def test_a_connection_serves_one_event_loop_after_another_but_not_two_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "tone.yaml"
+    config.write_text("engine:\n  voice: tone\n")
+    server = LocalServer(config)
+    remote = Remote(server.address)
+
+    async def turn() -> float:
+        async with asyncio.timeout(30), remote.utterance(Request(rate=24000, lead_s=None)) as utterance:
+            return await seconds(utterance, "Hello there, my friend.")
+
+    async def two_loops_at_once() -> float:
+        said_s = await turn()
+        with pytest.raises(BadRequest, match="another event loop"):
+            await asyncio.to_thread(asyncio.run, turn())
+        return said_s
+
+    first_s = asyncio.run(two_loops_at_once())  # ends without closing, as scripts do
+    assert asyncio.run(turn()) == first_s > 1
+    asyncio.run(remote.aclose())
+    server.close()
+
+
+async def test_one_that_hangs_is_replaced(tmp_path: Path) -> None:
+    config = tmp_path / "tone.yaml"
+    config.write_text("engine:\n  voice: tone\n")
+    server = LocalServer(config, check_s=0.3)
+    await server.address()
+    hung = server.pid
+    assert hung is not None
+    await asyncio.sleep(1.5)
+    assert server.pid == hung  # healthy, it is left alone
+    os.kill(hung, signal.SIGSTOP)
+    async with asyncio.timeout(20):
+        while server.pid in (hung, None):
+            await asyncio.sleep(0.05)
+        await server.address()
+    server.close()
+
+
+async def test_closing_does_not_wait_for_one_that_hangs_as_it_starts(server: LocalServer) -> None:
+    server.start()
+    async with asyncio.timeout(5):
+        while server.pid is None:
+            await asyncio.sleep(0.001)
+    os.kill(server.pid, signal.SIGSTOP)
+    waiting = asyncio.create_task(server.address())
+    await asyncio.wait_for(asyncio.to_thread(server.close), 8)
+    with pytest.raises(EngineUnavailable):
+        await asyncio.wait_for(waiting, 5)
+
+
+def test_a_fork_has_a_child_of_its_own_and_leaves_its_parents_alone() -> None:
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import asyncio, os, sys\n"
+            "from tts_plugin.server.local import LocalServer\n"
+            "async def pid() -> int:\n"
+            "    await LocalServer.shared().address()\n"
+            "    return LocalServer.shared().pid\n"
+            "first = asyncio.run(pid())\n"
+            "forked = os.fork()\n"
+            "if not forked:\n"
+            "    sys.exit(0 if asyncio.run(pid()) != first else 7)\n"
+            "assert os.waitpid(forked, 0)[1] == 0\n"
+            "assert asyncio.run(pid()) == first\n"
+            "print('flat')\n",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert said.stdout == "flat\n", said.stderr
 
 
 async def test_everybody_in_the_process_shares_one_child() -> None:

@@ -53,6 +53,8 @@ async def test_a_remote_turn_has_the_samples_spans_and_words_of_a_local_one() ->
 
 async def test_turns_of_one_connection_do_not_mix_and_the_connection_is_kept() -> None:
     async with running() as port, remote_to(port) as remote:
+        await remote.connect()
+        first = remote._link
 
         async def speak(text: str) -> np.ndarray:
             async with remote.utterance(ASK) as utterance:
@@ -63,8 +65,7 @@ async def test_turns_of_one_connection_do_not_mix_and_the_connection_is_kept() -
         together = await asyncio.gather(*map(speak, texts))
         for one, other in zip(alone, together, strict=True):
             np.testing.assert_array_equal(one, other)
-        async with remote.utterance(ASK) as utterance:
-            assert utterance.connection_reused
+        assert remote._link is first
 
 
 @pytest.mark.parametrize("leave", ["before the first frame", "in the middle"])
@@ -126,7 +127,10 @@ async def test_a_server_that_is_not_there_is_named() -> None:
             await remote.connect()
 
 
-@pytest.mark.parametrize("url", ["", "engine:8081", "ftp://engine", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "engine:8081", "ftp://engine", "http://", "http://engine:x", "http://engine:99999", "ws://[::1"],
+)
 async def test_a_url_that_is_none_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         _ = Address(url).stream_url
@@ -156,6 +160,12 @@ async def test_a_server_that_dies_ends_the_turn_at_once_and_the_next_one_connect
             assert len(await samples(again)) > 0
     await remote.aclose()
     await remote.aclose()
+
+
+async def test_half_a_surrogate_pair_costs_its_own_place_and_no_word() -> None:
+    async with running() as port, remote_to(port) as remote, remote.utterance(ASK) as utterance:
+        assert len(await samples(utterance, "So \ud83d many words, all spoken.")) > 0
+    assert utterance.text.text == "So \ufffd many words, all spoken."
 
 
 @pytest.mark.parametrize("garbage", ["not json", '{"type": "nonsense"}', b"short"])

@@ -18,7 +18,9 @@ import pytest
 from livekit.agents import llm
 
 from agent.assistant import Assistant
-from agent.config import AgentSettings, LlmSettings, PhoneSettings, Settings
+from agent.brains import FaqBrain
+from agent.config import GREETING, AgentSettings, LlmSettings, PhoneSettings, Settings
+from agent.faq import Entry, Faq
 from agent.media_io import Control
 from agent.role_log import AgentSaid, Ended, Event, FalseInterruption, StateChanged, TurnMeasured, UserSaid
 from agent.session import Conversation, build_llm, build_session, build_vad, converse
@@ -73,10 +75,11 @@ async def call(
     tools: Sequence[llm.Tool] = (),
     settings: AgentSettings | None = None,
     real_vad: bool = False,
+    brain: FaqBrain | None = None,
 ) -> AsyncIterator[Call]:
     settings = settings or AgentSettings(greeting=greeting, false_interruption_s=0.3)
     voice_ = WordTTS(engine)
-    ears, scripted, brain = ScriptSTT(), ScriptVAD(), ScriptLLM(replies)
+    ears, scripted, script = ScriptSTT(), ScriptVAD(), ScriptLLM(replies)
     events: list[Event] = []
     async with (
         handset(rate) as far_end,
@@ -84,7 +87,7 @@ async def call(
             build_session(
                 tts=voice_,
                 stt=ears,
-                llm=brain,
+                llm=brain or script,
                 vad=build_vad(settings, far_end.playout) if real_vad else scripted,
                 settings=settings,
             ),
@@ -94,7 +97,7 @@ async def call(
             tell=events.append,
         ) as conversation,
     ):
-        yield Call(conversation, far_end, voice_.engine, scripted, ears, brain, events)
+        yield Call(conversation, far_end, voice_.engine, scripted, ears, script, events)
 
 
 async def until(true: Callable[[], object], within_s: float = 8.0) -> None:
@@ -128,6 +131,17 @@ async def test_the_greeting_is_said_on_start_and_captioned_as_it_is_heard() -> N
         assert growing == sorted(growing, key=len)
         assert len(growing) >= 4
         assert one.far_end.sounding_s == pytest.approx(len(SHORT) * S_PER_CHAR, abs=0.002)
+
+
+@pytest.mark.parametrize("brain", ["a FAQ", "a language model"])
+async def test_without_a_greeting_of_its_own_the_agent_says_the_faqs(brain: str) -> None:
+    greeting = "Hello, this is Harbour Lamps." if brain == "a FAQ" else GREETING
+    entry = Entry(questions=("when",), answer=("At nine.",))
+    faq = Faq(greeting=greeting, fallback="No idea.", again="Pardon?", entries=(entry,))
+    answering = FaqBrain(faq) if brain == "a FAQ" else None
+    async with call(settings=AgentSettings(), brain=answering) as one:
+        await until(lambda: one.said)
+        assert one.said[0].text_content == greeting
 
 
 async def test_a_spoken_turn_is_answered_logged_and_measured() -> None:

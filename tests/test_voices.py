@@ -204,6 +204,15 @@ def test_a_missing_folder_is_reported_and_the_others_serve(tmp_path: Path) -> No
     assert said(voices) == [f"{tmp_path / 'none'}: cannot be read: No such file or directory"]
 
 
+def test_a_folder_that_links_to_itself_is_reported_and_the_others_serve(tmp_path: Path) -> None:
+    (tmp_path / "good").mkdir()
+    write(tmp_path / "good", "ava")
+    (tmp_path / "loop").symlink_to("loop")
+    voices = registry(tmp_path / "loop", tmp_path / "good")
+    assert ids(voices) == ["ava"]
+    assert said(voices) == [f"{tmp_path / 'loop'}: cannot be read: Too many levels of symbolic links"]
+
+
 def test_a_file_called_yml_is_pointed_out_and_hidden_files_are_not(tmp_path: Path) -> None:
     (tmp_path / "ava.yml").write_text(GOOD.format(id="ava"))
     (tmp_path / ".ava.yaml").write_text("half")

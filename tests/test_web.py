@@ -14,7 +14,7 @@ import pytest
 from aiortc import RTCConfiguration, RTCPeerConnection
 
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Calls, Doors, Stranger, build_app, require_own_name, require_own_origin, serving
+from agent.web import Calls, Doors, Stranger, build_app, listen, require_own_name, require_own_origin, serving
 from tests.parrot import Parrot, voices
 from tts_plugin.errors import ConfigError, Overloaded, SynthesisFailed
 
@@ -25,7 +25,7 @@ STATIC = Path(__file__).parents[1] / "demo" / "static"
 async def the_page(doors: Doors | None = None) -> AsyncIterator[aiohttp.ClientSession]:
     app = build_app(STATIC, Parrot(), voices, doors or Doors())
     async with (
-        serving(app, "127.0.0.1", 0) as port,
+        serving(app, listen("127.0.0.1", 0)) as port,
         aiohttp.ClientSession(base_url=f"http://127.0.0.1:{port}") as http,
     ):
         yield http
@@ -97,6 +97,13 @@ async def test_the_voices_are_listed() -> None:
         ({"data": "{", "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
         ({"data": "[" * 50_000, "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
         ({"data": b"\xff\xfe", "headers": {"Content-Type": "application/json"}}, 400, "not JSON"),
+        ({"data": "{}", "headers": {"Content-Type": "application/json; charset=nope"}}, 400, "not JSON"),
+        ({"data": "{}", "headers": {"Content-Type": "application/json; charset=rot13"}}, 400, "not JSON"),
+        (
+            {"data": "{}", "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"}},
+            400,
+            "not JSON",
+        ),
         ({"data": {"sdp": "v=0"}}, 415, "application/json"),
         ({"json": {"sdp": "x" * 100_000}}, 413, ""),
         (
@@ -148,6 +155,22 @@ async def test_with_a_token_only_the_page_itself_is_open() -> None:
         ] == 401
 
 
+async def test_a_token_that_is_no_text_is_a_wrong_token() -> None:
+    app = build_app(STATIC, Parrot(), voices, Doors(token="open sesame"))
+    async with serving(app, listen("127.0.0.1", 0)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = (
+            b"GET /voices HTTP/1.1",
+            b"Host: localhost",
+            b"Authorization: Bearer \xff",
+            b"Connection: close",
+        )
+        writer.write(b"\r\n".join((*lines, b"", b"")))
+        assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        await writer.wait_closed()
+
+
 @pytest.mark.parametrize(
     "host", ["localhost:8080", "127.0.0.1", "[::1]:8080", "192.0.2.7:80", "app.localhost", "call.example"]
 )
@@ -158,18 +181,19 @@ def test_our_own_names_are_let_in(host: str) -> None:
     require_own_origin(None, host)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[::1", "[zz]"]
+)
 def test_other_names_are_not(host: str) -> None:
     with pytest.raises(Stranger):
         require_own_name(host, ("call.example",))
 
 
-async def test_a_port_in_use_is_one_clear_line() -> None:
+def test_a_port_in_use_is_one_clear_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1"):
-            async with serving(build_app(STATIC, Parrot(), voices, Doors()), "127.0.0.1", port):
-                pytest.fail("served on a port in use")
+            listen("127.0.0.1", port)
 
 
 async def test_ending_the_app_ends_its_calls() -> None:

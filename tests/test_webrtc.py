@@ -18,18 +18,9 @@ from aiortc.rtp import RtpPacket
 
 from agent.playout import Playout
 from agent.transports import webrtc
-from agent.transports.webrtc import (
-    BLOCK,
-    RATE,
-    IceOptions,
-    PlayoutTrack,
-    answered,
-    mono,
-    offer_loopback,
-    parsed,
-    shorten_jitter_buffer,
-    without_mdns,
-)
+from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer_loopback, without_mdns
+from agent.transports.track import BLOCK, RATE, PlayoutTrack
+from agent.transports.webrtc import answered, mono, parsed, shorten_jitter_buffer
 from tests.far_browser import LOOPBACK, Browser, a_call
 from tts_plugin.audio import Pcm, level_dbfs, to_int16
 from tts_plugin.errors import BadRequest
@@ -162,7 +153,7 @@ async def test_our_jitter_buffer_holds_20_ms_and_recovers_from_a_loss_that_stock
 async def test_a_box_with_only_lo_gets_its_127_0_0_1_and_another_box_does_not() -> None:
     pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
     pc.createDataChannel("ctl")
-    connection = pc.sctp.transport.transport.iceGatherer._connection
+    (connection,) = ice_connections(pc)
     offer_loopback(connection, always=False)
     for addresses, offered in (([], ["127.0.0.1"]), (["127.0.0.2"], ["127.0.0.2"])):
         found = await connection.get_component_candidates(component=1, addresses=addresses)
@@ -202,6 +193,7 @@ async def test_a_browser_that_tells_no_address_is_answered_with_ours_and_connect
         ("[]", '"type"'),
         ('{"type": 3}', '"type"'),
         ('{"text": "' + "x" * 20_000 + '"}', "at most 16384"),
+        ('{"type": "text", "text": "half a pair: \\ud83d"}', "JSON object"),
     ],
 )
 def test_a_message_that_is_none_is_refused_with_the_reason(data: str | bytes, complaint: str) -> None:
@@ -275,6 +267,17 @@ async def test_messages_go_both_ways_and_early_ones_wait() -> None:
     await browser.close()
 
 
+async def test_half_a_surrogate_pair_ends_no_call_either_way() -> None:
+    async with a_call() as (call, browser):
+        for nonsense in ('{"type": "\\ud800"}', '{"type": "ping", "t": "\\udfff"}'):
+            browser.channel.send(nonsense)
+            assert (await browser.told("error"))["code"] == "bad_request"
+        call.send({"type": "caption", "text": "as a model may write it: \ud83d"})
+        assert (await browser.told("caption"))["text"].endswith("\ud83d")
+        browser.channel.send('{"type": "ping"}')
+        await browser.told("pong")
+
+
 async def test_a_muted_microphone_is_silence_even_if_the_page_sends_sound() -> None:
     async with a_call(a_mic(tone(5.0))) as (call, browser):
         browser.channel.send('{"type": "mic", "muted": true}')
@@ -296,11 +299,24 @@ async def test_a_browser_that_vanishes_is_noticed_within_3_s(monkeypatch: pytest
     monkeypatch.setattr(webrtc, "LOST_S", 0.4)  # the same rule on a shorter clock
     async with a_call(a_mic(tone(1.0))) as (call, browser):
         # as a killed tab does: its socket falls silent without a goodbye
-        connection = browser.pc.sctp.transport.transport.iceGatherer._connection
-        for protocol in connection._protocols:
-            protocol.transport.close()
+        for connection in ice_connections(browser.pc):
+            for protocol in connection._protocols:
+                protocol.transport.close()
         async with asyncio.timeout(3):
             assert "nothing heard" in await call.ended()
+
+
+async def test_a_microphone_that_cannot_be_read_ends_the_call_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: av.AudioFrame) -> Pcm:
+        raise RuntimeError("no such layout")
+
+    async with a_call(a_mic(tone(1.0))) as (call, _):
+        monkeypatch.setattr(webrtc, "mono", broken)
+        async with asyncio.timeout(3):
+            assert await call.ended() == "the agent failed"
+    assert "no such layout" in caplog.text
 
 
 async def test_an_offer_that_never_connects_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +345,22 @@ async def test_an_offer_without_audio_is_a_bad_request() -> None:
     await pc.close()
 
 
+async def test_an_offer_with_a_line_missing_or_mangled_is_answered_or_a_bad_request() -> None:
+    browser = Browser(None)
+    lines = (await browser.offer()).splitlines()
+    await browser.close()
+    refused = 0
+    for at, line in enumerate(lines):
+        for mangled in ([], [line, line], [line.replace("UDP", "TCP").replace("0", "-1")]):
+            offer = "\r\n".join([*lines[:at], *mangled, *lines[at + 1 :], ""])
+            try:
+                async with answered(offer, LOOPBACK):
+                    pass
+            except BadRequest:  # any other error fails the test
+                refused += 1
+    assert refused > 10
+
+
 async def test_a_silent_stun_server_is_never_asked() -> None:
     browser = Browser(None)
     offer = await browser.offer()
@@ -336,10 +368,8 @@ async def test_a_silent_stun_server_is_never_asked() -> None:
     async with answered(offer, LOOPBACK):
         assert time.monotonic() - began_s < 2.0  # aiortc's own default waits 5 s for it
     await browser.close()
-    assert webrtc._ice_servers(IceOptions()) == []
-    assert webrtc._ice_servers(IceOptions(("stun:127.0.0.1:3478",))) == [
-        RTCIceServer(["stun:127.0.0.1:3478"])
-    ]
+    assert ice_servers(IceOptions()) == []
+    assert ice_servers(IceOptions(("stun:127.0.0.1:3478",))) == [RTCIceServer(["stun:127.0.0.1:3478"])]
 
 
 async def test_ten_calls_leave_no_task_thread_or_socket_behind_and_close_within_a_second() -> None:

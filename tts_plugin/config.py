@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tts_plugin.errors import ConfigError, did_you_mean
+from tts_plugin.hosts import is_loopback
+from tts_plugin.limits import LEAD_S, MAX_LEAD_S, RATES
 from tts_plugin.strict_yaml import BadYaml, Document, Json, read_yaml, validated
 
 SECTIONS = ("engine", "server", "agent", "phone")  # agent and phone are checked by agent/config.py
 S = TypeVar("S", bound=BaseModel)
 
+ENVIRONMENT = "SPARKVOICE_* environment"  # what an error calls the layers above the file
+ARGUMENTS = "arguments"
 
-class _Strict(BaseModel):
+
+class Section(BaseModel):
+    """Some keys of the YAML; an unknown one is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class HibariSettings(_Strict):
+class HibariSettings(Section):
     """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn."""
 
     gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
@@ -33,14 +39,14 @@ class HibariSettings(_Strict):
     threads: Annotated[int, Field(ge=1, le=64)] = 1
 
 
-class ToneSettings(_Strict):
+class ToneSettings(Section):
     """rate: Hz. seconds_per_char: how long a character sounds."""
 
-    rate: Annotated[int, Field(ge=8_000, le=48_000)] = 24_000
+    rate: Annotated[int, Field(ge=RATES[0], le=RATES[1])] = 24_000
     seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
 
 
-class WindowSettings(_Strict):
+class WindowSettings(Section):
     """first: tokens of 20 ms that the first window speaks. ahead: how many it waits for beyond them, so
     that its end sounds as it would with all that follows."""
 
@@ -48,7 +54,7 @@ class WindowSettings(_Strict):
     ahead: Annotated[int, Field(ge=0, le=67)]  # nothing further on is heard in a token
 
 
-class LatencySettings(_Strict):
+class LatencySettings(Section):
     """What the first window of a turn may cost, by the turn's `latency`. settled: tokens that later
     windows wait for, once the sound already made covers the wait."""
 
@@ -58,10 +64,11 @@ class LatencySettings(_Strict):
     settled: Annotated[int, Field(ge=0, le=67)] = 16
 
 
-class SparkSettings(_Strict):
+class SparkSettings(Section):
     """model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets;
     there is no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice
-    is taken from (None: as much as in training)."""
+    is taken from (None: as much as in training). continuity_tokens: of the speech so far, shown to the
+    language model before a turn's next segment; each costs a token of prompt."""
 
     model: Path | None = None
     lm: Literal["hf"] = "hf"
@@ -69,10 +76,11 @@ class SparkSettings(_Strict):
     dtype: Literal["float32", "bfloat16"] = "float32"
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
     ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
+    continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50
     latency: LatencySettings = LatencySettings()
 
 
-class EngineSettings(_Strict):
+class EngineSettings(Section):
     """What is spoken, and by what.
 
     voice: id of the default voice (None: the registry's own choice). voices: the user's folders,
@@ -83,14 +91,14 @@ class EngineSettings(_Strict):
     voice: str | None = None
     voices: tuple[Path, ...] = ()
     warm: tuple[str, ...] | None = None
-    lead_s: Annotated[float, Field(gt=0, le=60)] = 3.0
+    lead_s: Annotated[float, Field(gt=0, le=MAX_LEAD_S)] = LEAD_S
     max_text_chars: Annotated[int, Field(ge=1)] = 100_000
     hibari: HibariSettings = HibariSettings()
     tone: ToneSettings = ToneSettings()
     spark: SparkSettings = SparkSettings()
 
 
-class ServerSettings(_Strict):
+class ServerSettings(Section):
     """The engine server's doors.
 
     port: 0 takes a free one. token: asked of every client if set. max_contexts: per connection.
@@ -107,12 +115,7 @@ class ServerSettings(_Strict):
     @property
     def loopback_only(self) -> bool:
         """Whether nobody but this machine can connect to `host`."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def require_closed_door(self) -> None:
         """Raise ConfigError if others could connect without a token."""
@@ -149,10 +152,18 @@ def load_settings(
     """
     env = _Environment.read(os.environ if environ is None else environ)
     document = read_config(path)
-    engine_settings = _layered(EngineSettings, "engine", document, env.engine, engine or {})
+    engine_settings = layered(
+        EngineSettings,
+        "engine",
+        document,
+        {ENVIRONMENT: env.engine, ARGUMENTS: engine or {}},
+        paths=("voices", "spark.model"),
+    )
     if not engine_settings.voices and Path("voices").is_dir():
         engine_settings = engine_settings.model_copy(update={"voices": (Path("voices"),)})
-    server_settings = _layered(ServerSettings, "server", document, env.server, server or {})
+    server_settings = layered(
+        ServerSettings, "server", document, {ENVIRONMENT: env.server, ARGUMENTS: server or {}}
+    )
     return Settings(engine_settings, server_settings, env.url, document)
 
 
@@ -167,6 +178,38 @@ def read_config(path: Path | None = None) -> Document:
     if unknown:
         raise BadYaml(unknown)
     return document
+
+
+def layered(
+    kind: type[S],
+    name: str,
+    document: Document,
+    layers: Mapping[str, Mapping[str, Json]],
+    *,
+    paths: Collection[str] = (),
+) -> S:
+    """Section `name` with each layer laid over the one below, and checked, so that an error names its layer.
+
+    layers: name -> values, the lowest first. paths: keys of files and folders ("spark.model" in a section
+    within), which in a file are meant from where it lies.
+    """
+    part = document.part(name)
+    settings = validated(kind, part, name)
+    data: dict[str, Json] = dict(part.data)
+    if isinstance(part.source, Path):
+        for key in paths:
+            data = _laid_over(data, _from_file(part.source, data, key.split(".")))
+        settings = validated(kind, Document(part.file, data), name)
+    for layer, values in layers.items():
+        if values:
+            data = _laid_over(data, values)
+            settings = validated(kind, Document(layer, data), name)
+    return settings
+
+
+def variable(environ: Mapping[str, str], name: str) -> str | None:
+    """The value of an environment variable; one that is empty counts as not set."""
+    return environ.get(name, "").strip() or None
 
 
 def bundled(folder: Literal["voices", "configs"]) -> Traversable:
@@ -189,7 +232,7 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
-    """What SPARKVOICE_* and SPARK_TTS_MODEL say, by section; an empty variable counts as not set."""
+    """What SPARKVOICE_* and SPARK_TTS_MODEL say, by section."""
 
     engine: dict[str, Json]
     server: dict[str, Json]
@@ -197,49 +240,38 @@ class _Environment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> _Environment:
-        def value(name: str) -> str | None:
-            return environ.get(f"SPARKVOICE_{name}", "").strip() or None
-
-        folders = [folder for folder in (value("VOICES") or "").split(os.pathsep) if folder]
-        model = environ.get("SPARK_TTS_MODEL", "").strip()
+        listed = variable(environ, "SPARKVOICE_VOICES") or ""
+        folders = [folder for folder in listed.split(os.pathsep) if folder]
+        model = variable(environ, "SPARK_TTS_MODEL")
         spark = {"model": str(Path(model).expanduser())} if model else None
-        engine = {"voice": value("VOICE"), "voices": folders or None, "spark": spark}
-        server = {"token": value("TOKEN")}
-        url = value("URL")
+        engine = {
+            "voice": variable(environ, "SPARKVOICE_VOICE"),
+            "voices": folders or None,
+            "spark": spark,
+        }
+        server = {"token": variable(environ, "SPARKVOICE_TOKEN")}
+        url = variable(environ, "SPARKVOICE_URL")
         if url and not url.startswith(("ws://", "wss://", "http://", "https://")):
             raise ConfigError(f'SPARKVOICE_URL "{url}" should start with ws://, wss://, http:// or https://')
         return cls(_given(engine), _given(server), url)
 
 
+def _from_file(source: Path, data: Mapping[str, Json], keys: Sequence[str]) -> dict[str, Json]:
+    """The path that `keys` lead to, taken from the file's folder; nothing if there is none."""
+    value = data.get(keys[0])
+    if not value:
+        return {}
+    return {keys[0]: _from_file(source, value, keys[1:]) if len(keys) > 1 else _beside(source, value)}
+
+
+def _beside(source: Path, value: Json) -> Json:
+    if isinstance(value, list):
+        return [_beside(source, one) for one in value]
+    return str(source.parent / os.path.expanduser(value))
+
+
 def _given(values: dict[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _layered(
-    kind: type[S], section: str, document: Document, env: Mapping[str, Json], arguments: Mapping[str, Json]
-) -> S:
-    """The section with each layer laid over the one below, and checked, so that an error names its layer."""
-    part = document.part(section)
-    settings = validated(kind, part, section)
-    data: dict[str, Json] = dict(part.data)
-    if isinstance(part.source, Path):
-        data = _beside(part.source.parent, data)
-        settings = validated(kind, Document(part.file, data), section)
-    for layer, values in (("SPARKVOICE_* environment", env), ("arguments", arguments)):
-        if values:
-            data = _laid_over(data, values)
-            settings = validated(kind, Document(layer, data), section)
-    return settings
-
-
-def _beside(folder: Path, data: dict[str, Json]) -> dict[str, Json]:
-    """The checked section of a file with the paths that it names taken from the file's folder."""
-    named = dict(data)
-    if "voices" in data:
-        named["voices"] = [str(folder / Path(path).expanduser()) for path in data["voices"]]
-    if model := data.get("spark", {}).get("model"):
-        named["spark"] = data["spark"] | {"model": str(folder / Path(model).expanduser())}
-    return named
 
 
 def _laid_over(below: Mapping[str, Json], above: Mapping[str, Json]) -> dict[str, Json]:

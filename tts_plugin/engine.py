@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 from tts_plugin.audio import AudioFrame
 from tts_plugin.config import EngineSettings
 from tts_plugin.errors import ConfigError, EngineUnavailable, did_you_mean
+from tts_plugin.limits import Latency
 from tts_plugin.voices import Voice
-
-Latency = Literal["low", "balanced", "quality"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +29,13 @@ class Sampling:
 class Turn:
     """One turn to speak. seed: same seed, same text, same samples; None draws a new one.
     speed: 1.0 is as trained; None is the voice's own. latency: how much fidelity the first window may
-    cost."""
+    cost. sampling: None is the voice's own."""
 
     voice: Voice
     seed: int | None = None
     speed: float | None = None
     latency: Latency = "balanced"
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling | None = None
 
     @property
     def pace(self) -> float:

@@ -59,10 +59,15 @@ class Address:
 
     @property
     def stream_url(self) -> str:
-        parts = urlsplit(self.url)
+        wrong = ConfigError(f'"{self.url}" is no engine server: give http://HOST:PORT')
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port
+        except ValueError:
+            raise wrong from None
         scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
-        if scheme not in ("ws", "wss") or not parts.netloc:
-            raise ConfigError(f'"{self.url}" is no engine server: give http://HOST:PORT')
+        if scheme not in ("ws", "wss") or not parts.hostname:
+            raise wrong
         return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + wire.PATH, "", ""))
 
 
@@ -110,6 +115,11 @@ class Link:
             self._lose(EngineUnavailable(f"the engine server at {self._url} closed the connection"))
         except ConnectionClosed as closed:
             self._lose(EngineUnavailable(f"the engine server at {self._url} is gone ({closed})"))
+        except asyncio.CancelledError:
+            if self.alive:  # not by `aclose`: the event loop ends, and nobody else will close the socket
+                self._lose(EngineUnavailable("the event loop of this connection has ended"))
+                self._socket.transport.abort()
+            raise
         except TTSError as garbage:
             self._lose(SynthesisFailed(f"the engine server at {self._url} sent garbage: {garbage}"))
             await self._socket.close()

@@ -12,17 +12,15 @@ from typing import Any, Literal, Self
 
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
-from tts_plugin.engine import Latency
-from tts_plugin.errors import EngineUnavailable, TTSError
+from tts_plugin.errors import BadRequest, EngineUnavailable, TTSError
+from tts_plugin.limits import Latency
 from tts_plugin.link import Address, Inbox, Link, open_socket
-from tts_plugin.spoken import Span, SpokenText
+from tts_plugin.spoken import Span, SpokenText, without_half_pairs
 from tts_plugin.timing import Clock, Timeline
 
 _RETRY_S = 0.2  # between the two tries to connect
 
 Locate = Callable[[], Awaitable[Address]]
-
-
 ServersOwn = Literal["server's own"]
 
 
@@ -41,10 +39,14 @@ class Request:
 
 class Remote:
     """One connection to an engine server, shared by all utterances, opened on first use and again after a
-    loss. `locate` says where the server is now, and waits for it if it is being started."""
+    loss. `locate` says where the server is now, and waits for it if it is being started.
+
+    It belongs to the event loop that uses it, and to the next one only when that has ended.
+    """
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
         self._link: Link | None = None
         self._contexts = itertools.count(1)
@@ -63,11 +65,25 @@ class Remote:
 
     async def aclose(self) -> None:
         """Close the connection; live utterances end with EngineUnavailable. Twice is fine."""
+        if self._link is None:
+            return
+        self._enter_loop()
         link, self._link = self._link, None
-        if link is not None:
+        if link is not None:  # else its event loop has ended, and it with that
             await link.aclose()
 
+    def _enter_loop(self) -> None:
+        """Belong to the running loop; BadRequest while this is in use in another one."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        used = self._link is not None or self._opening.locked()
+        if used and self._loop is not None and not self._loop.is_closed():
+            raise BadRequest("this TTS is in use in another event loop; make one for each loop")
+        self._loop, self._opening, self._link = loop, asyncio.Lock(), None
+
     async def _connected(self) -> Link:
+        self._enter_loop()
         async with self._opening:
             if self._link is None or not self._link.alive:
                 await self.aclose()
@@ -94,7 +110,6 @@ class RemoteUtterance:
         self.foreign = ""
         self.server_timeline: dict[str, Any] = {}  # the server's own, once the turn is done
         self.voice = request.voice
-        self.connection_reused = False
         self._remote = remote
         self._request = request
         self._context = context
@@ -104,7 +119,6 @@ class RemoteUtterance:
         self._inbox: Inbox = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
-        self.connection_reused = self._remote.connected
         self._link = await self._remote._connected()
         self._link.open(self._context, self._inbox)
         self._link.send(self._start())
@@ -122,6 +136,7 @@ class RemoteUtterance:
         self.timeline.mark("ended")
 
     def push(self, text: str) -> None:
+        text = without_half_pairs(text)
         if text:
             self.timeline.mark("first_text")
             self.text.add_text(text)

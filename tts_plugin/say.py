@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -20,6 +22,7 @@ from tts_plugin.audio import AudioFrame, bytes_of
 from tts_plugin.config import EngineSettings, load_settings
 from tts_plugin.engine import ENGINES, Turn, open_engine
 from tts_plugin.errors import BadRequest
+from tts_plugin.limits import MAX_SEED, RATES, SPEEDS
 from tts_plugin.utterance import Utterance
 from tts_plugin.voices import open_registry
 
@@ -32,13 +35,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("text", metavar="TEXT", help='what to say; "-" reads standard input')
     parser.add_argument("--voice", metavar="ID", help="see: sparkvoice voices list")
     parser.add_argument("--out", metavar="F.wav", default="out.wav", help='"-" is standard output')
-    parser.add_argument(
-        "--rate", metavar="HZ", type=whole_number(8_000, 48_000), help="default: the engine's"
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=whole_number(0, 2**32 - 1), help="same seed, same samples"
-    )
-    parser.add_argument("--speed", metavar="X", type=number(0.5, 2.0))
+    parser.add_argument("--rate", metavar="HZ", type=whole_number(*RATES), help="default: the engine's")
+    parser.add_argument("--seed", metavar="N", type=whole_number(0, MAX_SEED), help="same seed, same samples")
+    parser.add_argument("--speed", metavar="X", type=number(*SPEEDS))
     parser.add_argument("--json", action="store_true", help="print the timeline as one JSON object")
     parser.add_argument("--config", metavar="F.yaml", type=Path)
     args = parser.parse_args(argv)
@@ -105,10 +104,14 @@ def _wav(file: BinaryIO, rate: int) -> Iterator[Callable[[AudioFrame], None]]:
 @contextmanager
 def _target(out: str) -> Iterator[BinaryIO]:
     """A seekable file that becomes `out` when the block ends well, and leaves no trace when not."""
+    if out == STDIO and sys.stdout is None:
+        raise BadRequest("standard output is closed")
     if out == STDIO and sys.stdout.isatty():
         raise BadRequest("will not write a WAV file to a terminal: give --out a file, or pipe it on")
     try:
-        path = Path(out).resolve()
+        path = Path(os.path.realpath(out))  # unlike resolve() it leaves a loop of links as a link
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         # renaming onto a device or a pipe would replace it, so those are written to
         direct = out == STDIO or (path.exists() and not path.is_file() and not path.is_dir())
         if direct:
@@ -120,7 +123,7 @@ def _target(out: str) -> Iterator[BinaryIO]:
             return
         if path.is_dir():
             raise BadRequest(f"cannot write {out}: it is a folder")
-        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        part = path.with_name(f".{path.name[:48]}.{secrets.token_hex(4)}.part")
         try:
             with part.open("xb") as file:
                 yield file
@@ -135,6 +138,8 @@ def _target(out: str) -> Iterator[BinaryIO]:
 
 def _text(given: str, max_chars: int) -> str:
     if given == STDIO:
+        if sys.stdin is None:
+            raise BadRequest("standard input is closed")
         raw = sys.stdin.buffer.read(4 * max_chars + 1)  # a character is at most 4 bytes
         given = raw.decode(errors="surrogateescape")
     if len(given) > max_chars:

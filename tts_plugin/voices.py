@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from tts_plugin.config import EngineSettings, bundled
 from tts_plugin.errors import VoiceNotFound, did_you_mean
+from tts_plugin.limits import SPEEDS
 from tts_plugin.strict_yaml import BadYaml, Document, Problem, Source, read_yaml, shown, validated
 from tts_plugin.timing import Clock
 
@@ -62,7 +64,7 @@ class Voice:
     name: str = ""
     description: str = ""
     credit: str = ""
-    speed: Annotated[float, Field(ge=0.5, le=2.0)] = 1.0
+    speed: Annotated[float, Field(ge=SPEEDS[0], le=SPEEDS[1])] = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.id)
@@ -70,6 +72,14 @@ class Voice:
     def examine(self) -> tuple[Finding, ...]:
         """What is to be said of the files that the voice is made from, if any; reads them, so it is slow."""
         return ()
+
+
+_TOLD = ("id", "name", "engine", "language", "licence", "description", "credit", "speed")
+
+
+def described(voice: Voice) -> dict[str, Any]:
+    """What a list of voices tells of one, as JSON; what an engine's own kind adds is for the engine."""
+    return {name: getattr(voice, name) for name in _TOLD}
 
 
 Parser = Callable[[Document], Voice]
@@ -257,7 +267,8 @@ def _listed(folder: Source, problems: list[Problem]) -> list[Source]:
 
 
 def _place(folder: Source) -> str:
-    return str(folder.resolve() if isinstance(folder, Path) else folder)
+    # unlike resolve() it takes a loop of links as it is; reading the folder then says what is wrong
+    return os.path.realpath(folder) if isinstance(folder, Path) else str(folder)
 
 
 def _unique(folders: Sequence[Source]) -> list[Source]:

@@ -24,7 +24,7 @@ from agent.config import load_settings
 from agent.ears import STT
 from agent.faq import Entry, Faq
 from agent.session import Conversation
-from agent.web import Doors, Offered, build_app, serving
+from agent.web import Doors, Offered, build_app, listen, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.audio import silence
@@ -196,7 +196,7 @@ async def _call(mic: Path) -> AsyncIterator[Bench]:
     app = build_app(files("demo") / "static", talker, voices, Doors())
     try:
         async with (
-            serving(app, "127.0.0.1", 0) as port,
+            serving(app, listen("127.0.0.1", 0)) as port,
             open_page(f"http://127.0.0.1:{port}/", mic=mic) as page,
         ):
             await page.get_by_role("button", name="Call", exact=True).click()

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Final
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
-import aioice
 import av
 import numpy as np
 from aiortc import (
     RTCConfiguration,
     RTCDataChannel,
-    RTCIceServer,
     RTCPeerConnection,
     RTCRtpReceiver,
     RTCSessionDescription,
@@ -30,79 +25,23 @@ from aiortc.mediastreams import MediaStreamError, MediaStreamTrack
 
 from agent.media_io import QueueInput
 from agent.playout import Playout
-from tts_plugin.audio import Pcm
+from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer_loopback, without_mdns
+from agent.transports.track import RATE, PlayoutTrack
+from tts_plugin.audio import Pcm, mixed_down
 from tts_plugin.errors import BadRequest
 from tts_plugin.resample import StreamResampler
 from tts_plugin.timing import Clock
 
-RATE: Final = 48_000  # Hz; any other makes aiortc's encoder resample and hold the first frame back
-BLOCK: Final = 960  # samples; 40 ms would become two packets of one timestamp
-BLOCK_S: Final = BLOCK / RATE
-STALL_S = 0.1  # shorter lateness is caught up at once: the browser holds about that much
 CONNECT_S = 10.0
 LOST_S = 2.5  # a vanished browser shows in the ICE consent only after 35 s
 CLOSE_S = 1.0
+FAREWELL_S = 0.2  # of these, for the last message to leave
 MAX_MESSAGE_CHARS = 16_384
 MAX_UNSENT = 64  # messages kept until the channel opens
 
 Json = dict[str, Any]  # a JSON object; its values are checked where they are read
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class IceOptions:
-    """How a call finds its way. servers: stun: and turn: URLs, none unless somebody asks for them (a
-    silent one costs 5 s a call). loopback: offer 127.0.0.1 too; without another address it is anyway."""
-
-    servers: tuple[str, ...] = ()
-    username: str | None = None
-    credential: str | None = None
-    loopback: bool = False
-
-
-class PlayoutTrack(MediaStreamTrack):
-    """Sends a Playout (48 kHz): exactly 20 ms of mono s16 a frame, paced by `clock`, silence when idle.
-
-    Timestamps strictly increase by whole frames. After a stall of the loop they jump with the clock
-    and the playout goes on where it was. `recv` raises nothing, because the sender would end for ever.
-    """
-
-    kind = "audio"
-
-    def __init__(self, playout: Playout, *, clock: Clock = time.monotonic) -> None:
-        super().__init__()
-        if playout.rate != RATE:
-            raise ValueError(f"a WebRTC playout runs at {RATE} Hz, not at {playout.rate}")
-        self._playout = playout
-        self._clock = clock
-        self._start_s: float | None = None
-        self._pts = 0
-        self.stalls = 0
-
-    async def recv(self) -> av.AudioFrame:
-        if self._start_s is None:
-            self._start_s = self._clock()
-        due_s = self._start_s + self._pts / RATE
-        await asyncio.sleep(max(0.0, due_s - self._clock()))
-        # after the sleep: that is where a blocked loop shows
-        late_s = self._clock() - due_s
-        if late_s >= STALL_S:
-            self.stalls += 1
-            self._pts += int(late_s / BLOCK_S) * BLOCK
-        frame = av.AudioFrame.from_ndarray(self._block().reshape(1, BLOCK), format="s16", layout="mono")
-        frame.sample_rate = RATE
-        frame.time_base = Fraction(1, RATE)
-        frame.pts = self._pts
-        self._pts += BLOCK
-        return frame
-
-    def _block(self) -> Pcm:
-        try:
-            return self._playout.read(BLOCK)
-        except Exception:  # a call's outermost frame
-            log.exception("the playout failed; sending silence")
-            return np.zeros(BLOCK, dtype=np.int16)
 
 
 class WebRtcCall:
@@ -135,7 +74,7 @@ class WebRtcCall:
 
     def send(self, message: Mapping[str, object]) -> None:
         """Tell the page; never blocks. Kept until the channel opens, dropped after the call."""
-        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(message, separators=(",", ":"))  # ASCII: a lone surrogate has no UTF-8
         if self._channel is not None and self._channel.readyState == "open":
             self._channel.send(text)
         elif not self._ended.is_set():
@@ -190,6 +129,12 @@ class WebRtcCall:
         elif state in ("failed", "closed"):
             self.hang_up(f"the connection {state}")
 
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """A task of the call is over; one that failed ends the call, which would be deaf without it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s failed", task.get_name(), exc_info=error)
+            self.hang_up("the agent failed")
+
     async def _listen(self, track: MediaStreamTrack) -> None:
         """Take every frame of the caller's track until it ends."""
         resampler: StreamResampler | None = None
@@ -225,13 +170,16 @@ class WebRtcCall:
 
     async def _farewell(self) -> None:
         """Tell the page why it is over, and give that a moment to leave."""
-        if self._channel is None or self._channel.readyState != "open":
+        channel = self._channel
+        if channel is None or channel.readyState != "open":
             return
-        self._channel.send(json.dumps({"type": "ended", "why": self.ended_because}))
-        for _ in range(20):
-            if self._channel.bufferedAmount == 0:
-                return
-            await asyncio.sleep(0.01)
+        left = asyncio.Event()
+        channel.on("bufferedamountlow", left.set)
+        channel.send(json.dumps({"type": "ended", "why": self.ended_because}))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                if channel.bufferedAmount:
+                    await left.wait()
 
     def _heard(self, data: str | bytes) -> None:
         self._seen_s = self._clock()
@@ -267,7 +215,7 @@ async def answered(
     Raises BadRequest if the offer can't be used.
     """
     options = ice or IceOptions()
-    pc = RTCPeerConnection(RTCConfiguration(iceServers=_ice_servers(options)))
+    pc = RTCPeerConnection(RTCConfiguration(iceServers=ice_servers(options)))
     call = WebRtcCall(clock=clock)
     tracks: list[MediaStreamTrack] = []
     tasks: list[asyncio.Task[None]] = []
@@ -279,6 +227,8 @@ async def answered(
         tasks.append(asyncio.create_task(call._watch(), name="call watchdog"))
         # an unread track queues its frames without bound, so every one is read
         tasks += [asyncio.create_task(call._listen(track), name="call microphone") for track in tracks]
+        for task in tasks:
+            task.add_done_callback(call._note_end)
         yield call
     finally:
         call.hang_up("ended by the agent")
@@ -291,18 +241,21 @@ async def answered(
 async def _negotiated(pc: RTCPeerConnection, offer: str, track: PlayoutTrack, ice: IceOptions) -> str:
     try:
         await pc.setRemoteDescription(RTCSessionDescription(sdp=without_mdns(offer), type="offer"))
-    except Exception as error:  # aiortc raises whatever its parser stumbles over
+        audio = [transceiver for transceiver in pc.getTransceivers() if transceiver.kind == "audio"]
+        if not audio or pc.sctp is None:
+            raise BadRequest(
+                'the offer needs an audio track (or a recvonly transceiver) and the channel "ctl"'
+            )
+        pc.addTrack(track)
+        for transceiver in audio:
+            shorten_jitter_buffer(transceiver.receiver)
+        for connection in ice_connections(pc):
+            offer_loopback(connection, always=ice.loopback)
+        await pc.setLocalDescription(await pc.createAnswer())
+    except (BadRequest, OSError):
+        raise
+    except Exception as error:  # aiortc raises whatever it stumbles over, some of it only as it answers
         raise BadRequest(f"the offer is not a usable SDP: {error or type(error).__name__}") from error
-    audio = [transceiver for transceiver in pc.getTransceivers() if transceiver.kind == "audio"]
-    if not audio or pc.sctp is None:
-        raise BadRequest('the offer needs an audio track (or a recvonly transceiver) and the channel "ctl"')
-    pc.addTrack(track)
-    for transceiver in audio:
-        shorten_jitter_buffer(transceiver.receiver)
-    ends = [transceiver.receiver.transport for transceiver in pc.getTransceivers()] + [pc.sctp.transport]
-    for connection in {end.transport.iceGatherer._connection for end in ends}:
-        offer_loopback(connection, always=ice.loopback)
-    await pc.setLocalDescription(await pc.createAnswer())
     return str(pc.localDescription.sdp)
 
 
@@ -313,15 +266,14 @@ async def _closed(pc: RTCPeerConnection, call: WebRtcCall) -> None:
             await pc.close()
     except TimeoutError:
         log.warning("a peer connection did not close within %s s", CLOSE_S)
+    except Exception as error:  # aiortc cannot close what a bad offer left half built
+        log.warning("a peer connection did not close cleanly: %r", error)
 
 
 def mono(frame: av.AudioFrame) -> Pcm:
     """A received frame (s16, packed) as mono samples at its own rate; two channels are averaged."""
-    samples = frame.to_ndarray().reshape(-1, len(frame.layout.channels))
-    if samples.shape[1] == 1:
-        return np.ascontiguousarray(samples[:, 0], dtype=np.int16)
-    mixed: Pcm = (samples.astype(np.int32).sum(axis=1) // samples.shape[1]).astype(np.int16)
-    return mixed
+    samples = frame.to_ndarray().reshape(-1).astype(np.int16, copy=False)
+    return mixed_down(samples, len(frame.layout.channels))
 
 
 def parsed(data: str | bytes) -> Json:
@@ -332,6 +284,7 @@ def parsed(data: str | bytes) -> Json:
         raise BadRequest(f"a message has at most {MAX_MESSAGE_CHARS} characters, this one {len(data)}")
     try:
         message = json.loads(data)
+        json.dumps(message, ensure_ascii=False).encode()  # "\\ud800" is read, but is no text to pass on
     except (ValueError, RecursionError) as error:
         raise BadRequest("a message is a JSON object") from error
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
@@ -339,18 +292,7 @@ def parsed(data: str | bytes) -> Json:
     return message
 
 
-def without_mdns(offer: str) -> str:
-    """The offer without its ".local" candidates: aioice asks the network for them in vain for 1 s.
-
-    Nothing is lost: the browser knows our addresses and its checks tell us its own. So its list has no
-    end either; without candidates before it, aioice would take an end for "nobody there" and offer none.
-    """
-    return re.sub(r"a=(candidate:[^\r\n]*\.local [^\r\n]*|end-of-candidates)\r?\n", "", offer)
-
-
-# aiortc and aioice have no setting for these two, so private names are touched here and nowhere else;
-# aiortc is pinned and the tests fail when the names move.
-
+# aiortc has no setting for it; aiortc is pinned, and the tests fail when the name moves
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
 
 
@@ -360,24 +302,3 @@ def shorten_jitter_buffer(receiver: RTCRtpReceiver) -> None:
         log.warning("this aiortc hides its jitter buffer: the microphone is 60 ms later than it could be")
         return
     setattr(receiver, _JITTER_BUFFER, JitterBuffer(capacity=4, prefetch=1))
-
-
-def offer_loopback(connection: aioice.Connection, *, always: bool) -> None:
-    """Let an ICE connection gather 127.0.0.1 as well: `always`, or if it has no other address.
-
-    aioice drops loopback, so a box with nothing but `lo` would have no candidate and no call.
-    Chromium there needs --allow-loopback-in-peer-connection.
-    """
-    gather = connection.get_component_candidates
-
-    async def with_loopback(component: int, addresses: list[str], timeout: int = 5) -> list[aioice.Candidate]:
-        more = ["127.0.0.1"] if always or not addresses else []
-        return await gather(component=component, addresses=[*addresses, *more], timeout=timeout)
-
-    setattr(connection, "get_component_candidates", with_loopback)  # noqa: B010 (mypy refuses the plain form)
-
-
-def _ice_servers(options: IceOptions) -> list[RTCIceServer]:
-    if not options.servers:
-        return []
-    return [RTCIceServer(list(options.servers), username=options.username, credential=options.credential)]

@@ -1,7 +1,9 @@
 // The page itself: what is pressed, what is shown, and what a call tells it.
 import { Call, CallError } from "./call.js";
 import { Captions } from "./captions.js";
+import { Figures } from "./figures.js";
 import { ARRIVED, HEARD, MIC } from "./levels.js";
+import { listMicrophones, listVoices } from "./pickers.js";
 import { Sound } from "./sound.js";
 import { Trace, height } from "./trace.js";
 
@@ -31,6 +33,7 @@ const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.hash.slice(1)).get("token");
 const captions = new Captions($("log"), $("empty"));
 const trace = new Trace($("trace"));
+const figures = new Figures(showNumber);
 
 let state = "idle";
 let sound = null;
@@ -41,23 +44,12 @@ let attempt = 0;
 let retry = null;
 let startedMs = null;
 let muted = false;
-let typedMs = null; // when the turn that is being answered was typed
 let pending = []; // typed before the call was there
-let speaking = null; // the utterance whose onset is awaited: {at, toldMs, endMs}
-const marks = [];
-const stateLog = [];
-const latency = { reply_ms: [], heard_ms: [], barge_ms: [] };
-
-function mark(name, more = {}) {
-  marks.push(Object.freeze({ name, page_ms: performance.now(), ...more }));
-  if (marks.length > 2000) marks.shift();
-}
 
 function setState(next) {
   if (state === next) return;
   state = next;
-  stateLog.push(Object.freeze({ state, page_ms: performance.now() }));
-  if (stateLog.length > 2000) stateLog.shift();
+  figures.state(state);
   $("state").textContent = STATES[next] ?? next;
   document.body.dataset.state = next;
 }
@@ -125,7 +117,7 @@ async function openMicrophone() {
   }
   sound.hearMicrophone(stream);
   setPhase("call");
-  listMicrophones();
+  listMicrophones($("mic"));
 }
 
 function closeMicrophone() {
@@ -159,7 +151,7 @@ async function connect() {
 }
 
 function onConnected() {
-  mark("connected");
+  figures.mark("connected");
   attempt = 0;
   startedMs ??= performance.now();
   sound.open(); // a cut of the call before
@@ -169,9 +161,9 @@ function onConnected() {
 }
 
 function onLost(why) {
-  mark("lost", { why });
+  figures.mark("lost", { why });
   captions.settle();
-  speaking = null;
+  figures.forget();
   if (!wanted) return;
   if (attempt >= BACK_OFF_MS.length) {
     stop("ended");
@@ -186,7 +178,7 @@ function onLost(why) {
 }
 
 function onEnded(why) {
-  mark("ended", { why });
+  figures.mark("ended", { why });
   stop("ended");
   if (why !== "hung up") captions.note(`The call ended: ${why}.`);
 }
@@ -195,7 +187,8 @@ function stop(next) {
   clearTimeout(retry);
   wanted = null;
   pending = [];
-  startedMs = typedMs = speaking = null;
+  startedMs = null;
+  figures.forget();
   const old = call;
   call = null;
   if (old && !old.over) old.hangUp();
@@ -217,61 +210,38 @@ function onMessage(message) {
     case "unmute": return onUnmute(message);
     case "caption": return onCaption(message);
     case "state": return setState(message.state);
-    case "latency": return mark("latency", message);
+    case "latency": return figures.mark("latency", message);
     case "error":
-      mark("error", message);
+      figures.mark("error", message);
       return message.fatal === false ? undefined : notice(message.message);
   }
 }
 
 function onMute({ why, at }) {
   const cutMs = sound.cut();
-  speaking = null;
-  mark("cut", { why, page_ms: cutMs, sent_ms: call.toPage(at) });
-  if (sound.levels.peak(HEARD, 250) < 0.0025) return; // there was nothing to cut
-  trace.cut(cutMs);
-  const voice = sound.levels.lastVoice(2500);
-  // the caller's sound must reach to the cut, else it was something else, a typed question for instance
-  if (voice && !muted && voice.end > cutMs - 400) number("barge", cutMs + 5 - voice.begin);
+  figures.mark("cut", { why, page_ms: cutMs, sent_ms: call.toPage(at) });
+  if (figures.cut(sound.levels, cutMs, !muted)) trace.cut(cutMs);
 }
 
 function onUnmute({ why, at }) {
   sound.open();
-  mark("open", { why, sent_ms: call.toPage(at) });
-  if (why === "start") {
-    const voice = muted ? null : sound.levels.lastVoice(12000);
-    speaking = { at, toldMs: performance.now(), endMs: typedMs ?? voice?.end ?? null };
-    typedMs = null;
-  }
+  figures.mark("open", { why, sent_ms: call.toPage(at) });
+  if (why === "start") figures.begun(sound.levels, at, !muted);
 }
 
 function onCaption(message) {
   captions.show(message);
-  if (message.cut) mark("caption cut", { id: message.id, text: message.text });
+  if (message.cut) figures.mark("caption cut", { id: message.id, text: message.text });
 }
 
-// --- what is measured here
+// --- what is shown
 
 function onLevels() {
-  const { levels } = sound;
-  trace.add(levels);
-  if (!speaking) return;
-  const { at, toldMs, endMs } = speaking;
-  const sentMs = call.toPage(at) ?? toldMs; // told within a millisecond or two, before the clocks are compared
-  // not the end of what was cut: that sounds until the gain is down
-  const heardMs = levels.firstSound(HEARD, Math.max(sentMs, sound.cutMs + 40));
-  if (heardMs === null) {
-    if (levels.nowMs > toldMs + 3000) speaking = null;
-    return;
-  }
-  speaking = null;
-  mark("heard", { page_ms: heardMs, sent_ms: sentMs });
-  number("heard", heardMs - sentMs);
-  if (endMs !== null && heardMs > endMs) number("reply", heardMs - endMs);
+  trace.add(sound.levels);
+  figures.look(sound, (serverMs) => call.toPage(serverMs));
 }
 
-function number(name, ms) {
-  latency[`${name}_ms`].push(Math.round(ms * 10) / 10);
+function showNumber(name, ms) {
   const small = document.createElement("small");
   small.textContent = "ms";
   $(`n-${name}`).replaceChildren(String(Math.round(ms)), small);
@@ -338,7 +308,7 @@ $("compose").addEventListener("submit", (event) => {
   const text = $("text").value.trim();
   if (!text) return;
   $("text").value = "";
-  typedMs = performance.now();
+  figures.typed();
   if (call?.channel?.readyState === "open") call.send({ type: "text", text });
   else {
     pending.push(text);
@@ -347,40 +317,15 @@ $("compose").addEventListener("submit", (event) => {
 });
 
 addEventListener("pagehide", () => call?.hangUp());
-navigator.mediaDevices?.addEventListener("devicechange", listMicrophones);
-
-async function listMicrophones() {
-  const devices = (await navigator.mediaDevices?.enumerateDevices().catch(() => [])) ?? [];
-  const chosen = $("mic").value;
-  const options = devices
-    .filter((device) => device.kind === "audioinput" && device.deviceId && device.deviceId !== "default")
-    .map((device, n) => new Option(device.label || `Microphone ${n + 1}`, device.deviceId));
-  $("mic").replaceChildren(new Option("System default", ""), ...options);
-  if (options.some((option) => option.value === chosen)) $("mic").value = chosen;
-}
-
-async function listVoices() {
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  try {
-    const response = await fetch("voices", { headers });
-    const voices = await response.json();
-    if (!response.ok) throw new Error(voices.error?.message);
-    $("voice").replaceChildren(
-      ...voices.map((voice) => new Option(`${voice.name} (${voice.language})`, voice.id, voice.default, voice.default)),
-    );
-    $("voice").disabled = false;
-  } catch (error) {
-    notice(error.message ?? "The voices could not be loaded.");
-  }
-}
+navigator.mediaDevices?.addEventListener("devicechange", () => listMicrophones($("mic")));
 
 // for tests and measurements; it changes nothing
 Object.defineProperty(globalThis, "sparkvoice", {
   value: Object.freeze({
     get state() { return state; },
-    get stateLog() { return stateLog.slice(); },
-    get marks() { return marks.slice(); },
-    get latency() { return structuredClone(latency); },
+    get stateLog() { return figures.states.slice(); },
+    get marks() { return figures.marks.slice(); },
+    get latency() { return structuredClone(figures.latency); },
     get clock() { return call ? { ...call.clock } : null; },
     get jitterMs() { return sound?.jitterMs ?? null; },
     get gain() { return sound?.gate.gain.value ?? null; },
@@ -393,8 +338,8 @@ Object.defineProperty(globalThis, "sparkvoice", {
 });
 
 setState("idle");
-listVoices();
-listMicrophones();
+listVoices($("voice"), token).catch((error) => notice(error.message || "The voices could not be loaded."));
+listMicrophones($("mic"));
 if (!isSecureContext) notice(INSECURE, { typing: true });
 setInterval(onSecond, 1000);
 requestAnimationFrame(onFrame);

@@ -3,7 +3,7 @@
 export const MIC = 0, ARRIVED = 1, HEARD = 2;
 export const SIDES = 3;
 const KEPT_S = 30;
-const SOUND = 0.0025; // RMS, -52 dBFS: below it is codec noise
+export const SOUND = 0.0025; // RMS, -52 dBFS: below it is codec noise
 const VOICE = 0.008; // RMS, -42 dBFS: a microphone this loud may be speech
 
 export class Levels {

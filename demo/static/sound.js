@@ -1,7 +1,7 @@
 // The page's ears and mouth: microphone, the gate that cuts the agent off, and the meter on all of it.
 import { Levels, SIDES } from "./levels.js";
 
-const CUT_S = 0.005;
+export const CUT_S = 0.005;
 const OPEN_S = 0.003;
 
 export class Sound {

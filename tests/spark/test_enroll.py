@@ -35,7 +35,6 @@ from tts_plugin.engines.spark.clip import examine_clip
 from tts_plugin.engines.spark.enroll import enrolled
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
 from tts_plugin.engines.spark.model_files import ModelFiles
-from tts_plugin.engines.spark.random_model import write_model
 from tts_plugin.engines.spark.reference import volume_normalise
 from tts_plugin.engines.spark.speakers import Speakers
 from tts_plugin.engines.spark.speech_features import require_wav2vec2, speech_features
@@ -231,11 +230,6 @@ def test_weights_that_cannot_be_used_are_told_in_words_and_run_no_code(
 # --- the command
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny", "tiny", 3).path
-
-
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -246,10 +240,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def enroll(
-    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """Run the command, which must work; what it printed."""
-    monkeypatch.setenv("SPARK_TTS_MODEL", str(model))
+    monkeypatch.setenv("SPARK_TTS_MODEL", str(tiny_model))
 
     def run(*argv: str | Path) -> str:
         code = main(["voices", "enroll", *map(str, argv)])
@@ -262,10 +256,10 @@ def enroll(
 
 @pytest.fixture
 def refused(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """Run the command, which must end with 2, one line, and every file as it was; the line."""
-    monkeypatch.setenv("SPARK_TTS_MODEL", str(model))
+    monkeypatch.setenv("SPARK_TTS_MODEL", str(tiny_model))
 
     def state() -> list[tuple[Path, bytes | None]]:
         return [(path, path.read_bytes() if path.is_file() else None) for path in sorted(tmp_path.rglob("*"))]
@@ -322,12 +316,12 @@ def test_a_voice_is_written_with_its_clip_and_its_tokens(enroll: Callable[..., s
 
 
 def test_the_engine_finds_the_tokens_that_the_command_has_kept(
-    enroll: Callable[..., str], model: Path, tmp_path: Path
+    enroll: Callable[..., str], tiny_model: Path, tmp_path: Path
 ) -> None:
     enroll(CLIP, "--id", "ava")
-    checkpoint = Checkpoint.open(model)
-    weights = Weights(CheckpointFile(model / WEIGHTS_FILE), torch.float32, torch.device("cpu"))
-    codec, worker = CountedCodec(weights, read_sizes(model)), SerialWorker("test codec")
+    checkpoint = Checkpoint.open(tiny_model)
+    weights = Weights(CheckpointFile(tiny_model / WEIGHTS_FILE), torch.float32, torch.device("cpu"))
+    codec, worker = CountedCodec(weights, read_sizes(tiny_model)), SerialWorker("test codec")
     speakers = Speakers(checkpoint, codec, ScriptedLM([Script(())]), worker, cache=tmp_path / "cache")
     speaker = asyncio.run(speakers.of(voice()))
     worker.close()
@@ -361,14 +355,11 @@ def test_a_transcript_brings_the_codes_of_the_clip(
     pretraining: Wav2Vec2ForPreTraining,
     enroll: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
-    whole = tmp_path / "model"
-    shutil.copytree(model, whole)
-    (whole / CONFIG_FILE).write_text(yaml.safe_dump(NARROW.as_yaml()))
-    save_file(draw(NARROW), whole / WEIGHTS_FILE)
-    written(ModelFiles(whole).wav2vec2, pretraining, "bin")
-    monkeypatch.setenv("SPARK_TTS_MODEL", str(whole))
+    (model / CONFIG_FILE).write_text(yaml.safe_dump(NARROW.as_yaml()))
+    save_file(draw(NARROW), model / WEIGHTS_FILE)
+    written(ModelFiles(model).wav2vec2, pretraining, "bin")
+    monkeypatch.setenv("SPARK_TTS_MODEL", str(model))
 
     enroll(CLIP, "--id", "ava", "--transcript", f" {SAID}\n")
     enroll(CLIP, "--id", "eva", "--transcript", SAID, "--inline")

@@ -20,7 +20,6 @@ from tts_plugin.engines.spark.bicodec.weights import Stored, Weights
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.lm.hf import HfLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
-from tts_plugin.engines.spark.random_model import write_model
 from tts_plugin.engines.spark.speakers import Speakers
 from tts_plugin.errors import ConfigError
 from tts_plugin.voices import Voice, VoiceRegistry
@@ -44,8 +43,8 @@ class CountedCodec(BiCodec):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny", "tiny", 3)
+def checkpoint(tiny_model: Path) -> Checkpoint:
+    return Checkpoint.open(tiny_model)
 
 
 @pytest.fixture

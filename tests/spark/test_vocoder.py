@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def codec() -> BiCodec:
 
 
 @pytest.fixture
-async def vocoder(codec: BiCodec):
+async def vocoder(codec: BiCodec) -> AsyncIterator[Vocoder]:
     worker = SerialWorker("test codec")
     vocoder = Vocoder(codec, worker)
     yield vocoder

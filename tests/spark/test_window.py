@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tts_plugin.config import LatencySettings
-from tts_plugin.engine import Latency
 from tts_plugin.engines.spark.window import TOKENS_PER_S, Cut, Shape, Window, shape_of
+from tts_plugin.limits import Latency
 
 REACH = 67
 BALANCED = shape_of(LatencySettings(), "balanced")

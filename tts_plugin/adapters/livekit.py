@@ -22,17 +22,17 @@ from livekit.agents import (
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, NotGivenOr
 
 from tts_plugin import __version__, errors
-from tts_plugin.adapters.livekit_turn import Attempt, api_error, opening_of
+from tts_plugin.adapters.livekit_errors import api_error
+from tts_plugin.adapters.livekit_turn import Attempt, opening_of
 from tts_plugin.adapters.source import Options, Speech, open_source
 from tts_plugin.audio import bytes_of, silence
-from tts_plugin.engine import Engine, Latency
+from tts_plugin.engine import Engine
+from tts_plugin.limits import LEAD_S, RATES, Latency
 from tts_plugin.voices import VoiceRegistry
-from tts_plugin.wire import LEAD_S
 
 logger = logging.getLogger("livekit.plugins.sparkvoice")
 
 PROVIDER = "sparkvoice"
-RATES = (8000, 48000)  # Hz
 _FRAME_MS = 20
 # LiveKit takes a turn without audio for a failure and tries it three times more
 _UNSPEAKABLE_S = 0.1
@@ -123,7 +123,14 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         return stream
 
     def prewarm(self) -> None:
-        """Start the child or the connection; returns at once, and a failure is only logged."""
+        """Start the child or the connection; returns at once, and a failure is only logged.
+
+        Without a running event loop it does nothing, and the first turn does it.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
         if self._warming is None or self._warming.done():
             self._warming = asyncio.create_task(self._warm_up(), name="sparkvoice-prewarm")
 
@@ -142,7 +149,7 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         except Exception as error:  # the task's outermost frame: nobody awaits it
             logger.warning("prewarm failed, the first turn tries again: %r", error)
 
-    async def speak(self, turn: Attempt, texts: AsyncGenerator[str | None]) -> bool:
+    async def _speak(self, turn: Attempt, texts: AsyncGenerator[str | None]) -> bool:
         """Speak the texts (None = flush) into the attempt's emitter; False if there was nothing to say."""
         async with aclosing(texts):
             opening = await opening_of(texts)
@@ -231,7 +238,7 @@ async def _run(
 ) -> None:
     """Speak, or be silent for a moment where nothing can be spoken; every exception is an APIError."""
     try:
-        spoke = await owner.speak(turn, texts)
+        spoke = await owner._speak(turn, texts)
     except APIError:
         raise
     except errors.TTSError as error:

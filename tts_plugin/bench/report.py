@@ -44,14 +44,34 @@ def show(title: str, figures: Mapping[str, Figure], notes: Sequence[str] = ()) -
 
 def save(path: Path, bench: str, figures: Mapping[str, Figure], extra: Mapping[str, object]) -> None:
     """Write the figures with the machine they were measured on."""
-    document = {
-        "bench": bench,
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
-        "figures": {name: asdict(figure) for name, figure in figures.items()},
-        **extra,
+    named = {name: asdict(figure) for name, figure in figures.items()}
+    _write(path, {"bench": bench, "machine": _machine(), "figures": named, **extra})
+
+
+def show_rows(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Print rows of like keys as a table."""
+    names = list(rows[0])
+    cells = [names, *([str(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    print(f"\n{title}")
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def save_rows(
+    path: Path, bench: str, rows: Sequence[Mapping[str, object]], extra: Mapping[str, object]
+) -> None:
+    """Write the rows with the machine they were measured on."""
+    _write(path, {"bench": bench, "machine": _machine(), "rows": list(rows), **extra})
+
+
+def _machine() -> dict[str, object]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
     }
+
+
+def _write(path: Path, document: Mapping[str, object]) -> None:
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
 """LocalServer: the engine server as a supervised child of this process, on loopback.
 
 It is shared by everything in the process that asks for it, restarted when it dies, and ends with the
-process: also when the process is killed, because the child exits when its standard input closes.
+process: also when the process is killed, because the child exits when its standard input closes. One that
+lives but answers nothing any more is killed, and so restarted.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 _READY_S = 60.0  # from start to warmed up; the embedded voice takes 2, a large model on a slow disk longer
 _POLL_S = 0.02
 _END_S = 2.0
+_BACK_OFF_S = 0.1  # after a child that did not come up; doubled with each in a row
+_CHECK_S = 10.0  # between two looks at a child that is up, and how long it may take to answer one
+_MISSED_CHECKS = 3  # in a row, after which it counts as hung; a busy machine misses one
 _QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
 
 
@@ -38,8 +42,10 @@ class LocalServer:
     _shared: ClassVar[dict[Path | None, LocalServer]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, config: Path | None = None) -> None:
+    def __init__(self, config: Path | None = None, *, check_s: float = _CHECK_S) -> None:
         self._config = config
+        self._check_s = check_s
+        self._owner = os.getpid()
         self._token = secrets.token_urlsafe(24)
         self._port = 0
         self._guard = threading.Lock()
@@ -54,7 +60,8 @@ class LocalServer:
         so this is the one place where the package keeps something process-wide."""
         with cls._lock:
             server = cls._shared.get(config)
-            if server is None or server._closed:
+            # after a fork its supervisor lives on in the parent only, so the new process starts its own
+            if server is None or server._closed or server._owner != os.getpid():
                 server = cls._shared[config] = cls(config)
                 atexit.register(server.close)
             return server
@@ -83,6 +90,8 @@ class LocalServer:
 
     def close(self) -> None:
         """End the child and wait for it, two seconds at most. Twice is fine."""
+        if self._owner != os.getpid():
+            return  # a copy that a fork made: the child is the parent's
         with self._guard:
             self._closed = True
             child, supervisor = self._child, self._supervisor
@@ -108,11 +117,11 @@ class LocalServer:
                     log.error("the engine server does not come up: %s", failed)
                     self._fail(failed)
                     deaths = 0
-                time.sleep(0.1 * 2**deaths)
+                time.sleep(_BACK_OFF_S * 2**deaths)
                 continue
             deaths, self._port = 0, address.port
             self._ready.set_result(address)
-            status = child.wait()
+            status = self._wait_end(child, address.port)
             self._renew()
             if not self._closed:
                 log.warning("the engine server ended (status %s); starting it again", status)
@@ -135,30 +144,54 @@ class LocalServer:
 
     def _wait_ready(self, child: subprocess.Popen[bytes]) -> Address:
         assert child.stdout is not None
-        line = child.stdout.readline()
-        try:
-            port = int(json.loads(line)["port"])
-        except (ValueError, KeyError, TypeError):
-            raise EngineUnavailable(
-                f"the engine server ended before it listened (status {child.wait()}); its log says why"
-            ) from None
         deadline_s = time.monotonic() + _READY_S
-        while time.monotonic() < deadline_s and child.poll() is None:
-            if self._is_ready(port):
-                return Address(f"http://127.0.0.1:{port}", self._token)
-            time.sleep(_POLL_S)
+        too_late = threading.Timer(_READY_S, child.kill)  # also ends the wait for its first line
+        too_late.daemon = True
+        too_late.start()
+        try:
+            port = int(json.loads(child.stdout.readline())["port"])
+            while child.poll() is None:
+                if self._answers(port, "/readyz", 1.0):
+                    return Address(f"http://127.0.0.1:{port}", self._token)
+                time.sleep(_POLL_S)
+            doing = "while it warmed up"
+        except (ValueError, KeyError, TypeError):
+            doing = "before it listened"
+        finally:
+            too_late.cancel()
         raise EngineUnavailable(
             f"the engine server was not ready within {_READY_S:.0f} s; its log says why"
-            if child.poll() is None
-            else f"the engine server died while it warmed up (status {child.poll()}); its log says why"
+            if time.monotonic() >= deadline_s
+            else f"the engine server ended {doing} (status {child.wait()}); its log says why"
         )
 
-    def _is_ready(self, port: int) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    def _wait_end(self, child: subprocess.Popen[bytes], port: int) -> int:
+        """Wait until the child ends, and end it if it hangs; its exit status."""
+        over = threading.Event()
+        watch = threading.Thread(
+            target=self._kill_if_hung, args=(child, port, over), name="engine-server-watch", daemon=True
+        )
+        watch.start()
         try:
-            connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {self._token}"})
+            return child.wait()
+        finally:
+            over.set()
+
+    def _kill_if_hung(self, child: subprocess.Popen[bytes], port: int, over: threading.Event) -> None:
+        missed = 0
+        while missed < _MISSED_CHECKS:
+            if over.wait(self._check_s):
+                return
+            missed = 0 if self._answers(port, "/healthz", self._check_s) else missed + 1
+        log.error("the engine server has hung and is killed")
+        child.kill()
+
+    def _answers(self, port: int, path: str, timeout_s: float) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
             return connection.getresponse().status == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
@@ -177,11 +210,12 @@ class LocalServer:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End the child by closing its standard input, then by force."""
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            pipe.close()
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.close()
     try:
         child.wait(_END_S)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()
+    child.stdout.close()  # last: closing waits for whoever reads a line of it

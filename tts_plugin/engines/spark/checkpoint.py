@@ -36,13 +36,17 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What stands in a model directory. revision: changes with the codec's weights. tokenizer: encodes
-    text, knows no control token. lm, codec: the headers of the weights."""
+    """What stands in a model directory.
+
+    revision: changes with the codec's weights. is_noise: they are random. tokenizer: encodes text, knows no
+    control token. lm, codec: the headers of the weights.
+    """
 
     path: Path
     vocabulary: Vocabulary
     sizes: Sizes
     revision: str
+    is_noise: bool
     tokenizer: Tokenizer
     lm: TensorFile
     codec: TensorFile
@@ -109,7 +113,19 @@ def examine(model_dir: Path) -> tuple[Checkpoint | None, list[str]]:
         ref_s=main.ref_segment_duration,
         rows=lm_config.vocab_size,
     )
-    return Checkpoint(model_dir, vocabulary, found, codec.fingerprint(), read[0], lm, codec), []
+    return (
+        Checkpoint(
+            path=model_dir,
+            vocabulary=vocabulary,
+            sizes=found,
+            revision=codec.fingerprint(),
+            is_noise=main.random_weights,
+            tokenizer=read[0],
+            lm=lm,
+            codec=codec,
+        ),
+        [],
+    )
 
 
 class _MainConfig(BaseModel):
@@ -118,6 +134,7 @@ class _MainConfig(BaseModel):
     sample_rate: Annotated[int, Field(gt=0)]
     latent_hop_length: Annotated[int, Field(gt=0)]
     ref_segment_duration: Annotated[float, Field(gt=0)]
+    random_weights: bool = False
 
     @classmethod
     def read(cls, path: Path) -> _MainConfig:

@@ -71,11 +71,10 @@ def _cut(tail: Tail, codes: int) -> Tail:
     """
     if len(tail.semantic) <= codes:
         return tail
-    if codes == 0:
-        return Tail()
-    share = codes / len(tail.semantic)
-    wanted_s = share * _likely_s(tail.said)
     starts = _word_starts(tail.said)
+    if codes == 0 or not starts:
+        return Tail()
+    wanted_s = codes / len(tail.semantic) * _likely_s(tail.said)
     at = min(starts, key=lambda start: abs(_likely_s(tail.said[start:]) - wanted_s))
     return Tail(tail.said[at:], tail.semantic[-codes:])
 

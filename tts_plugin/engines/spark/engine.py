@@ -24,6 +24,7 @@ from tts_plugin.engines.spark.bicodec import load_bicodec
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.continuity import Continuity, Tail
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
+from tts_plugin.engines.spark.noise import of_likely_length
 from tts_plugin.engines.spark.playing import Playing
 from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
@@ -114,24 +115,23 @@ class _Speech:
         self._parts = parts
         self._turn = turn
         self._speaker = speaker
+        self._is_noise = checkpoint.is_noise
         self._prompts = checkpoint.prompts
         self._shape = shape_of(settings.latency, turn.latency)
         self._rate = checkpoint.sizes.rate
+        self._sampling = turn.sampling or speaker.sampling
         self._seed = secrets.randbits(32) if turn.seed is None else turn.seed
         self._playing = Playing()
-        self._continuity = Continuity(lambda text: len(checkpoint.encode(text)))
+        self._continuity = Continuity(
+            lambda text: len(checkpoint.encode(text)), tail=settings.continuity_tokens
+        )
 
     async def of(self, segment: Segment) -> AsyncGenerator[tuple[Pcm, bool]]:
         """The segment's samples, piece by piece, and whether a piece is its last."""
         text = spell_out(segment.text, self._turn.voice.language)
         vocoder, codes = self._parts.vocoder, list[int]()
         window = Window(self._shape, vocoder.codec.reach, s_per_token=vocoder.s_per_token)
-        watched = recovered(
-            text,
-            partial(self._generate, segment.index),
-            hold=self._shape.first + self._shape.first_right,
-        )
-        async with read_ahead(watched, _AHEAD) as batches:
+        async with read_ahead(self._watched(segment.index, text), _AHEAD) as batches:
             async for batch in batches:
                 fresh = [code for group in batch for code in group]
                 codes += fresh
@@ -141,8 +141,14 @@ class _Speech:
             yield await self._decode(codes, cut), True
         self._continuity.spoke(text, codes)
 
+    def _watched(self, index: int, text: str) -> AsyncGenerator[list[int]]:
+        generate = partial(self._generate, index)
+        if self._is_noise:
+            return of_likely_length(text, generate(text, 0))
+        return recovered(text, generate, hold=self._shape.first + self._shape.first_right)
+
     def _generate(self, index: int, text: str, attempt: int) -> AsyncGenerator[list[int]]:
-        """The codes of `text`; later attempts have another seed and nothing that may have misled the first."""
+        """The codes of `text`; a later attempt has another seed, and nothing that may have misled it."""
         tail = Tail() if attempt else self._continuity.tail(text)
         if not tail.semantic and not attempt:
             tail = Tail(self._speaker.said, self._speaker.semantic)
@@ -150,7 +156,7 @@ class _Speech:
             text, self._speaker.global_tokens, said=tail.said, semantic=tail.semantic
         )
         seed = int(np.random.SeedSequence((self._seed, index, attempt)).generate_state(1)[0])
-        return self._parts.lm.generate(prompt, self._turn.sampling, seed)
+        return self._parts.lm.generate(prompt, self._sampling, seed)
 
     async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
         pcm = await self._parts.vocoder.decode(

@@ -127,6 +127,7 @@ def _main_config(codec: CodecSizes) -> dict[str, Any]:
         "latent_hop_length": codec.decoder.hop,
         "ref_segment_duration": 6,
         "volume_normalize": True,
+        "random_weights": True,  # ours: nothing of it is speech, so nothing may watch for speech
     }
 
 

@@ -48,8 +48,8 @@ def draw(logits: Logits, sampling: Sampling, seen: Collection[int], generator: n
     peak = float(logits.max())  # a NaN anywhere makes this NaN
     if not math.isfinite(peak):
         raise SynthesisFailed(
-            "the language model gave no usable numbers (NaN or infinity): check the model with "
-            "`sparkvoice model check`, and that it runs in float32 or bfloat16"
+            "the language model gave no usable numbers (NaN or infinity): check the model "
+            "with sparkvoice model check, and that it runs in float32 or bfloat16"
         )
     scores = logits.astype(np.float64)
     if seen and sampling.repetition_penalty != 1:

@@ -12,7 +12,18 @@ from tokenizers import Tokenizer
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
 
-_EVERY_BYTE = "".join(map(chr, range(1, 0x250))) + " 你好，世界。 😀"
+# between them, every byte that UTF-8 uses: 1, 2, 3 and 4 at a time
+_TRIAL = "".join(map(chr, range(1, 0xC0))) + " ".join(
+    map(
+        chr,
+        (
+            *range(0x80, 0x800, 0x40),
+            0x800,
+            *range(0x1000, 0x10000, 0x1000),
+            *range(0x10000, 0x110000, 0x30000),
+        ),
+    )
+)
 
 
 def read_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, int]]:
@@ -39,8 +50,8 @@ def read_tokenizer(path: Path) -> tuple[Tokenizer, dict[str, int]]:
         raise ConfigError(f"{name}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(f"{name} is not a tokenizer: {error}") from error
-    if (read_back := tokenizer.decode(encoded(tokenizer, _EVERY_BYTE))) != _normal(_EVERY_BYTE):
-        lost = sorted(set(_normal(_EVERY_BYTE)) - set(read_back))
+    if (read_back := tokenizer.decode(encoded(tokenizer, _TRIAL))) != _normal(_TRIAL):
+        lost = sorted(set(_normal(_TRIAL)) - set(read_back))
         raise ConfigError(f"{name} loses text: {len(lost)} of its trial characters, as {lost[:3]}")
     return tokenizer, added
 

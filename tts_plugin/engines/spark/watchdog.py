@@ -91,14 +91,20 @@ class Watchdog:
             self._decide(
                 Verdict.TOO_SHORT, f"{self._s(self.codes)}, at least {self._s(self._least)} expected"
             )
-        elif self._least and not self.speaks and (not self._voices or self._is_long(self._limits.mute_s)):
+        elif self._least and self._is_mute and (not self._voices or self._is_long(self._limits.mute_s)):
             self._decide(Verdict.SILENCE, f"{self._s(self.codes)} of at most {self._limits.few} codes")
         return self.verdict
 
     @property
     def speaks(self) -> bool:
-        """Whether there was more than silence or a few codes; before that, nothing is worth playing."""
-        return len(self._voices) > self._limits.few
+        """Whether there was more than silence, a few codes or one loop; before that, nothing is worth
+        playing."""
+        whole = (run >= period > 0 and run + period == self.codes for period, run in enumerate(self._runs))
+        return not self._is_mute and not any(whole)
+
+    @property
+    def _is_mute(self) -> bool:
+        return len(self._voices) <= self._limits.few
 
     @property
     def reason(self) -> str:

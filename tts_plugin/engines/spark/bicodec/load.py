@@ -50,7 +50,7 @@ def check_bicodec(model_dir: str | Path, overrides: Mapping[str, Any] | None = N
 def layout(sizes: CodecSizes) -> dict[str, Spec]:
     """Every tensor that a checkpoint of these sizes has, by key."""
     listing = Listing()
-    BiCodec(Weights(listing), sizes)
+    BiCodec(Weights(listing).unused(), sizes)
     return listing.specs
 
 

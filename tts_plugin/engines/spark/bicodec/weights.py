@@ -42,7 +42,7 @@ class Source(Protocol):
     """Gives tensors by key, float32 (a counter: int64)."""
 
     def tensor(self, key: str, spec: Spec, init: Init, *, used: bool) -> Tensor:
-        """The tensor called `key`. used: False if nothing will read its values (it may be on "meta")."""
+        """The tensor called `key`. used: False if nothing will read its values: a placeholder will do."""
         ...
 
 
@@ -63,6 +63,9 @@ class Weights:
     def as_float32(self) -> Weights:
         return replace(self, dtype=torch.float32)
 
+    def on_cpu(self) -> Weights:
+        return replace(self, device=_CPU)
+
     def unused(self) -> Weights:
         """The same place, for tensors that a checkpoint has but nothing here computes with."""
         return replace(self, used=False)
@@ -75,6 +78,8 @@ class Weights:
         direction = self._raw("weight_v", shape, init)
         lengths = (shape[0],) + (1,) * (len(shape) - 1)
         length = self._raw("weight_g", lengths, lambda _, __: _slice_lengths(direction))
+        if not self.used:
+            return direction
         tiny = torch.finfo(torch.float32).tiny
         return self._placed(direction * (length / _slice_lengths(direction).clamp_min(tiny)))
 
@@ -87,7 +92,7 @@ class Weights:
         return self.source.tensor(self.prefix + name, Spec(shape), init, used=self.used)
 
     def _placed(self, tensor: Tensor) -> Tensor:
-        return tensor if tensor.is_meta else tensor.to(self.device, self.dtype).contiguous()
+        return tensor.to(self.device, self.dtype).contiguous() if self.used else tensor
 
 
 class Listing:
@@ -98,7 +103,7 @@ class Listing:
 
     def tensor(self, key: str, spec: Spec, init: Init, *, used: bool) -> Tensor:
         self.specs[key] = spec
-        return torch.empty(spec.shape, device="meta")
+        return placeholder(spec.shape)
 
 
 class Drawn:
@@ -121,7 +126,7 @@ class Stored:
         self._tensors = tensors
 
     def tensor(self, key: str, spec: Spec, init: Init, *, used: bool) -> Tensor:
-        return self._tensors[key].float() if used else torch.empty(spec.shape, device="meta")
+        return self._tensors[key].float() if used else placeholder(spec.shape)
 
 
 class _SafeSlice(Protocol):
@@ -161,7 +166,7 @@ class CheckpointFile:
 
     def tensor(self, key: str, spec: Spec, init: Init, *, used: bool) -> Tensor:
         if not used:
-            return torch.empty(spec.shape, device="meta")
+            return placeholder(spec.shape)
         return self._file.get_tensor(key).float()
 
     def _problem(self, key: str, spec: Spec) -> str | None:
@@ -174,6 +179,11 @@ class CheckpointFile:
         if not spec.counter and kind not in _FLOATS:
             return f'tensor "{key}" should hold floating-point numbers, not {kind}'
         return None
+
+
+def placeholder(shape: Shape) -> Tensor:
+    """Zeros that take no memory (they are one zero; "meta" tensors would take a second to import)."""
+    return torch.zeros(()).expand(shape)
 
 
 def told(problems: Iterable[str]) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
+from transformers.utils import logging
 
+from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
+from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
@@ -28,6 +34,7 @@ _HALF = ("float16", "fp16", "half")
 # A prompt is read in pieces of this many tokens, so that a long one holds up others, and a cancel, no longer.
 PREFILL_TOKENS = 128
 _WARM_UP_TOKENS = 2
+_CHECK = "see: sparkvoice model check"
 _CLOSED = "this language model is closed: open another engine"
 
 
@@ -37,8 +44,8 @@ def dtype_named(name: str | None, device: str) -> torch.dtype:
         return torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
     if name in _HALF:
         raise ConfigError(
-            f"dtype {name} is refused: Spark-TTS was trained in bfloat16, its activations leave the range of "
-            "float16 and the speech is garbage; use bfloat16 or float32"
+            f"dtype {name} is refused: in float16 this model is known to speak garbage or nothing; "
+            "use bfloat16 or float32"
         )
     if name not in DTYPES:
         raise ConfigError(f'no dtype "{name}"{did_you_mean(name, DTYPES)}')
@@ -54,23 +61,37 @@ def load_qwen2(model_dir: Path, *, dtype: torch.dtype, device: str) -> Qwen2ForC
     _require_qwen2(folder)
     try:
         # Any: with output_loading_info it is a pair, which its types do not say
-        answer: Any = Qwen2ForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"{folder} cannot be loaded: {error}; run `sparkvoice model check`") from error
+        with _no_progress_bar():
+            answer: Any = Qwen2ForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # so that they are reported: below they are errors
+                output_loading_info=True,
+            )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{folder} cannot be loaded: {error}; {_CHECK}") from error
     model, report = answer
     if missing := sorted(report["missing_keys"]):
-        raise ConfigError(
-            f"{folder} lacks {len(missing)} tensors, the first is {missing[0]}: fetch the model again"
-        )
+        raise ConfigError(f"{folder} lacks {len(missing)} tensors, the first is {missing[0]}; {_CHECK}")
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, due = mismatched[0]
+        raise ConfigError(f"{folder}: {name} has shape {list(found)}, due is {list(due)}; {_CHECK}")
     loaded: Qwen2ForCausalLM = model.to(device).eval()
     return loaded
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers types it not
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _require_qwen2(folder: Path) -> None:
@@ -115,7 +136,8 @@ class _Loaded:
 
     @torch.inference_mode()
     def logits(self, state: torch.Tensor, rows: torch.Tensor) -> Logits:
-        return np.asarray((rows @ state).float().cpu().numpy())
+        # linear, not rows @ state: twice as fast on a CPU
+        return np.asarray(functional.linear(state[None], rows)[0].float().cpu().numpy())
 
     @staticmethod
     def _require_rows(rows: int, ids: Vocabulary) -> None:
@@ -264,3 +286,8 @@ class HfLM:
             raise
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # torch raises these
             raise SynthesisFailed(f"the language model failed: {error}") from error
+
+
+def build(checkpoint: Checkpoint, settings: SparkSettings) -> HfLM:
+    """The LM of a checkpoint as the settings ask for it."""
+    return HfLM.open(checkpoint.path, checkpoint.vocabulary, dtype=settings.dtype, device=settings.device)

@@ -1,0 +1,70 @@
+"""A Qwen2 of two layers and 100,000 weights with a vocabulary of its own, for tests of the real backend."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from tts_plugin.engines.spark.lm.hf import HfLM
+from tts_plugin.engines.spark.vocabulary import Vocabulary
+
+WORDS = 50  # text ids 0 .. 49
+SEMANTIC = 40
+GLOBAL = 24
+_CONTROLS = (
+    "im_end task_tts task_controllable_tts start_content end_content start_style_label end_style_label "
+    "start_acoustic_token end_acoustic_token start_global_token end_global_token start_semantic_token "
+    "end_semantic_token"
+)
+_FAMILIES = {
+    "bicodec_global": GLOBAL,
+    "bicodec_semantic": SEMANTIC,
+    "gender": 2,
+    "pitch_label": 5,
+    "speed_label": 5,
+    "pitch_value": 9,
+    "speed_value": 7,
+}
+
+
+def vocabulary() -> Vocabulary:
+    families = [f"{family}_{number}" for family, count in _FAMILIES.items() for number in range(count)]
+    names = [f"<|{name}|>" for name in (*_CONTROLS.split(), *families)]
+    return Vocabulary.read({name: WORDS + at for at, name in enumerate(names)})
+
+
+@cache
+def model(tied: bool = True) -> Qwen2ForCausalLM:
+    """The same weights every time; large ones, so that no two logits are close. Do not change it."""
+    ids = vocabulary()
+    config = Qwen2Config(
+        vocab_size=ids.id_count + 6,  # rows of padding, as published
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.3,
+        tie_word_embeddings=tied,
+        bos_token_id=0,
+        eos_token_id=ids.eos,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        made = Qwen2ForCausalLM(config)
+    made.train(False)
+    return made
+
+
+def saved(folder: Path, *, tied: bool = True) -> Path:
+    """A model directory with only its LLM part."""
+    model(tied).save_pretrained(folder / "LLM")
+    return folder
+
+
+def lm() -> HfLM:
+    return HfLM(model, vocabulary())
