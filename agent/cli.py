@@ -128,7 +128,8 @@ async def _engine_server(settings: Settings, config: Path | None) -> Address:
 async def offered_voices(
     http: aiohttp.ClientSession, where: Address, chosen: str | None
 ) -> Sequence[Offered]:
-    """The engine server's voices; `chosen`, else its own default, is marked as the default."""
+    """The engine server's voices that callers may choose; `chosen`, else its own default, is the default,
+    and listed in any case."""
     headers = {"Authorization": f"Bearer {where.token}"} if where.token else {}
     try:
         async with http.get(f"{where.url.rstrip('/')}/v1/voices", headers=headers) as response:
@@ -140,6 +141,7 @@ async def offered_voices(
     return [
         Offered(voice["id"], voice["name"], voice["language"], voice["id"] == default)
         for voice in listed["voices"]
+        if voice["id"] == default or voice.get("offered", True)
     ]
 
 

@@ -15,10 +15,12 @@ import aiohttp
 import psutil
 import pytest
 
-from agent.cli import call, way_in, who_answers
+from agent.cli import call, offered_voices, way_in, who_answers
 from agent.config import load_settings
+from tests.engine_server import running
 from tests.far_browser import Browser
 from tts_plugin.errors import ConfigError
+from tts_plugin.link import Address
 
 
 @asynccontextmanager
@@ -64,6 +66,14 @@ async def test_ctrl_c_in_a_call_ends_it_the_engine_and_the_command_at_once() -> 
         _, left = psutil.wait_procs(children, timeout=3)
         assert left == []
         await browser.close()
+
+
+async def test_callers_are_offered_no_test_voice_unless_it_is_the_agents_own() -> None:
+    async with running() as port, aiohttp.ClientSession() as http:
+        where = Address(f"http://127.0.0.1:{port}")
+        assert [voice.id for voice in await offered_voices(http, where, "hibari")] == ["hibari"]
+        both = await offered_voices(http, where, "tone")
+    assert [(voice.id, voice.default) for voice in both] == [("hibari", False), ("tone", True)]
 
 
 def test_an_open_host_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,8 +167,9 @@ async def test_the_voices_are_listed() -> None:
     assert {"hibari", "tone"} <= set(voices)
     assert voices["hibari"]["language"] == "en-US"
     assert set(voices["hibari"]) == {
-        *("id", "name", "language", "engine", "licence", "description", "credit"),
+        *("id", "name", "language", "engine", "licence", "description", "credit", "offered"),
     }
+    assert (voices["hibari"]["offered"], voices["tone"]["offered"]) == (True, False)
 
 
 async def test_broken_voice_files_are_counted(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def list_voices(argv: list[str]) -> int:
             (
                 "*" if voice.id == default else " ",
                 voice.id,
-                voice.language,
+                "any" if voice.language == "und" else voice.language,
                 voice.engine,
                 voice.licence,
                 voice.name,
@@ -189,7 +189,7 @@ def serve(argv: list[str]) -> int:
 
 def _described(voice: Voice, default: str) -> dict[str, object]:
     """What a list tells of a voice; what an engine's own kind adds is for the engine."""
-    names = ("id", "name", "engine", "language", "licence", "description", "credit", "speed")
+    names = ("id", "name", "engine", "language", "licence", "description", "credit", "speed", "offered")
     return {name: getattr(voice, name) for name in names} | {"default": voice.id == default}
 
 

@@ -43,6 +43,7 @@ class Voice:
 
     language: BCP 47 tag, "und" for any. licence: of the voice, SPDX where there is one. name: for
     people, the id if not given. credit: who made it. speed: its pace, 1.0 as trained.
+    offered: whether a caller may choose it from a list; one that is not still speaks for whoever names it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -55,6 +56,7 @@ class Voice:
     description: str = ""
     credit: str = ""
     speed: Annotated[float, Field(ge=0.5, le=2.0)] = 1.0
+    offered: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.id)

@@ -25,7 +25,7 @@ from tts_plugin.worker import SerialWorker
 
 log = logging.getLogger(__name__)
 
-_SHOWN = ("id", "name", "language", "engine", "licence", "description", "credit")
+_SHOWN = ("id", "name", "language", "engine", "licence", "description", "credit", "offered")
 
 
 def create_app(
