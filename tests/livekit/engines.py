@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from tts_plugin.audio import AudioFrame
 from tts_plugin.engine import Segment, Turn
@@ -114,11 +114,11 @@ class StallingEngine(BookedEngine):
 
 
 class WedgedEngine(BookedEngine):
-    """Speaks, but does not let go when it is cancelled until `let_go` is set."""
+    """Speaks, but does not let go when it is cancelled until it is told to."""
 
     def __init__(self) -> None:
         super().__init__(pace=0.2)
-        self.let_go = asyncio.Event()
+        self.let_go = False
 
     async def speak(self, turn: Turn, segments: AsyncIterator[Segment]) -> AsyncGenerator[AudioFrame]:
         try:
@@ -126,8 +126,6 @@ class WedgedEngine(BookedEngine):
                 async for frame in frames:
                     yield frame
         finally:
-            while not self.let_go.is_set():
-                try:
-                    await self.let_go.wait()
-                except asyncio.CancelledError:
-                    continue
+            while not self.let_go:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.005)

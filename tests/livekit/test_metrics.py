@@ -36,14 +36,14 @@ async def test_c13_synthesize_has_one_metrics_event_too(plugin: TTS) -> None:
 async def test_c13_the_wait_for_a_slow_language_model_is_not_in_the_ttfb(plugin: TTS) -> None:
     log = Log.of(plugin)
     stream = plugin.stream(conn_options=ONCE)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.3)
     for delta in ("Hello", " there,", " my", " good", " friend, how"):
         stream.push_text(delta)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
     stream.push_text(" are you?")
     stream.end_input()
     await collect(stream)
-    assert 0 < log.metrics[0].ttfb < 0.15
+    assert 0 < log.metrics[0].ttfb < 0.25
 
 
 async def test_c13_the_wait_for_a_slow_engine_is(plugin_over: PluginOver) -> None:

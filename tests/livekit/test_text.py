@@ -66,6 +66,14 @@ async def test_c03_markup_around_words_is_not_spoken(plugin: TTS, engine: Booked
     assert engine.texts == ["That is really bold."]
 
 
+async def test_c03_an_emoji_cut_in_two_is_left_out(plugin: TTS, engine: BookedEngine) -> None:
+    log = Log.of(plugin)
+    await say(plugin, "Hello there \ud83d", "\ude42 my good friend.")
+    assert "".join(engine.texts).split()[:2] == ["Hello", "there"]
+    assert "".join(engine.texts).endswith("my good friend.")
+    assert log.errors == []
+
+
 async def test_c04_ending_and_flushing_twice_speaks_once(plugin: TTS, engine: BookedEngine) -> None:
     stream = plugin.stream(conn_options=ONCE)
     stream.push_text(FERRY)

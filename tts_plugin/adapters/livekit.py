@@ -123,7 +123,14 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         return stream
 
     def prewarm(self) -> None:
-        """Start the child or the connection; returns at once, and a failure is only logged."""
+        """Start the child or the connection; returns at once, and a failure is only logged.
+
+        Without a running event loop it does nothing, and the first turn does it.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
         if self._warming is None or self._warming.done():
             self._warming = asyncio.create_task(self._warm_up(), name="sparkvoice-prewarm")
 
@@ -142,7 +149,7 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         except Exception as error:  # the task's outermost frame: nobody awaits it
             logger.warning("prewarm failed, the first turn tries again: %r", error)
 
-    async def speak(self, turn: Attempt, texts: AsyncGenerator[str | None]) -> bool:
+    async def _speak(self, turn: Attempt, texts: AsyncGenerator[str | None]) -> bool:
         """Speak the texts (None = flush) into the attempt's emitter; False if there was nothing to say."""
         async with aclosing(texts):
             opening = await opening_of(texts)
@@ -231,7 +238,7 @@ async def _run(
 ) -> None:
     """Speak, or be silent for a moment where nothing can be spoken; every exception is an APIError."""
     try:
-        spoke = await owner.speak(turn, texts)
+        spoke = await owner._speak(turn, texts)
     except APIError:
         raise
     except errors.TTSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -16,6 +17,9 @@ from tts_plugin.audio import AudioFrame, bytes_of
 from tts_plugin.spoken import SpokenText
 
 logger = logging.getLogger("livekit.plugins.sparkvoice")
+
+# half an emoji: a language model's deltas may cut one in two, and UTF-8 cannot carry it
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Attempt:
@@ -83,6 +87,7 @@ class Attempt:
         speech.end()
 
     def _push(self, speech: Speech, patience: Patience, text: str) -> None:
+        text = _HALF.sub("\ufffd", text)
         patience.push(text, time.monotonic())
         self._note_time(patience)
         speech.push(text)
