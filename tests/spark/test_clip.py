@@ -19,9 +19,17 @@ SPEECH, _ = soundfile.read(DATA / "librivox_sense_0890.wav", dtype="float64")  #
 OTHER, _ = soundfile.read(DATA / "goforward.wav", dtype="float64")
 
 
-def saved(folder: Path, wave: Samples, name: str = "a.wav", rate: int = RATE, **how: str) -> Path:
+def saved(
+    folder: Path,
+    wave: Samples,
+    name: str = "a.wav",
+    rate: int = RATE,
+    *,
+    subtype: str | None = None,
+    format: str | None = None,
+) -> Path:
     path = folder / name
-    soundfile.write(path, wave, rate, **how)
+    soundfile.write(path, wave, rate, subtype=subtype, format=format)
     return path
 
 

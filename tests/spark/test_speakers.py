@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -185,7 +185,7 @@ async def test_a_broken_or_stale_token_file_is_made_anew(
     assert kept(folder) == before
 
 
-def _with(file: Path, codes: list[object]) -> dict[str, object]:
+def _with(file: Path, codes: Sequence[object]) -> dict[str, object]:
     stored: dict[str, object] = json.loads(file.read_text())
     return stored | {"tokens": {"global_tokens": codes, "semantic_tokens": []}}
 

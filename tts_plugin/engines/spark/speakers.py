@@ -7,7 +7,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -36,12 +36,13 @@ _GREETING = "Hello, it is nice to meet you. How are you today?"
 class Speaker:
     """global_tokens: for the prompt. d_vector: float32 [D], for the decoder. said, semantic: what is spoken
     in the clip, and its codes; both empty without a transcript. `said` ends with the space that must stand
-    before the text that follows."""
+    before the text that follows. sampling: the voice's own."""
 
     global_tokens: tuple[int, ...]
     d_vector: torch.Tensor
     said: str = ""
     semantic: tuple[int, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 # a voice and the state of its clip's file: what of both changes, changes this
@@ -165,7 +166,9 @@ class Speakers:
             d_vector = self._codec.speaker(torch.tensor([tokens.global_tokens]))[0]
         except BadRequest as error:
             raise ConfigError(str(error)) from error
-        return Speaker(tokens.global_tokens, d_vector, _said(voice, tokens), tokens.semantic_tokens)
+        return Speaker(
+            tokens.global_tokens, d_vector, _said(voice, tokens), tokens.semantic_tokens, voice.sampling
+        )
 
 
 def _state(voice: SparkVoice) -> tuple[int, ...]:
