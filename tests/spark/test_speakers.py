@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.spark.test_clip import SPEECH, saved
-from tts_plugin.engine import ENGINES
+from tts_plugin.engine import ENGINES, Sampling
 from tts_plugin.engines.spark.bicodec import TINY, BiCodec
 from tts_plugin.engines.spark.bicodec.random_weights import draw
 from tts_plugin.engines.spark.bicodec.weights import Stored, Weights
@@ -29,7 +29,7 @@ DATA = Path(__file__).parents[1] / "data"
 HEAD = "id: ava\nengine: spark\nlanguage: en\nlicence: CC0-1.0\n"
 CLONED, CREATED = HEAD + "clip: ava.wav\n", HEAD + "create: {gender: female}\n"
 CODES = list(range(100, 132))
-SEMANTIC = "transcript: Hello there.\nsemantic_tokens: [1, 2, 3]\n"
+SEMANTIC = "transcript: I have 2.\nsemantic_tokens: [1, 2, 3]\nsampling: {top_k: 7}\n"
 
 New = Callable[..., Speakers]
 
@@ -132,7 +132,8 @@ async def test_a_portable_voice_needs_no_encoder_and_writes_nothing(
 ) -> None:
     speaker = await new().of(voice(folder, HEAD + f"global_tokens: {CODES}\n" + SEMANTIC))
     assert speaker.global_tokens == tuple(CODES)
-    assert (speaker.said, speaker.semantic) == ("Hello there. ", (1, 2, 3))
+    assert (speaker.said, speaker.semantic) == ("I have two. ", (1, 2, 3))
+    assert speaker.sampling == Sampling(top_k=7)
     assert codec.encodes == 0
     assert files(folder) == ["ava.wav", "ava.yaml"]
     assert not (tmp_path / "cache").exists()

@@ -24,6 +24,7 @@ from tts_plugin.engines.spark.voice import SparkVoice, Style, inside
 from tts_plugin.errors import BadRequest, ConfigError
 from tts_plugin.strict_yaml import shown
 from tts_plugin.text.gauge import is_unspaced
+from tts_plugin.text.numbers import spell_out
 from tts_plugin.voices import Voice
 from tts_plugin.worker import SerialWorker
 
@@ -35,8 +36,8 @@ _GREETING = "Hello, it is nice to meet you. How are you today?"
 @dataclass(frozen=True, slots=True, eq=False)
 class Speaker:
     """global_tokens: for the prompt. d_vector: float32 [D], for the decoder. said, semantic: what is spoken
-    in the clip, and its codes; both empty without a transcript. `said` ends with the space that must stand
-    before the text that follows. sampling: the voice's own."""
+    in the clip, as it is spoken, and its codes; both empty without a transcript. `said` ends with the space
+    that must stand before the text that follows. sampling: the voice's own."""
 
     global_tokens: tuple[int, ...]
     d_vector: torch.Tensor
@@ -166,9 +167,8 @@ class Speakers:
             d_vector = self._codec.speaker(torch.tensor([tokens.global_tokens]))[0]
         except BadRequest as error:
             raise ConfigError(str(error)) from error
-        return Speaker(
-            tokens.global_tokens, d_vector, _said(voice, tokens), tokens.semantic_tokens, voice.sampling
-        )
+        said, semantic = _said(voice, tokens), tokens.semantic_tokens
+        return Speaker(tokens.global_tokens, d_vector, said, semantic, voice.sampling)
 
 
 def _state(voice: SparkVoice) -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def _state(voice: SparkVoice) -> tuple[int, ...]:
 
 
 def _said(voice: SparkVoice, tokens: Tokens) -> str:
-    said = voice.transcript.strip() if tokens.semantic_tokens else ""
+    said = spell_out(voice.transcript.strip(), voice.language) if tokens.semantic_tokens else ""
     spaced = bool(said) and not is_unspaced(said[-1]) and said[-1] not in "。！？；：，、」』"
     return f"{said} " if spaced else said
 

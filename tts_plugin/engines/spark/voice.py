@@ -88,7 +88,7 @@ class SparkVoice(Voice):
         # decoding sound is no business of those who only list voices
         from tts_plugin.engines.spark.clip import examine_clip
 
-        return examine_clip(self.clip, transcribed=bool(self.transcript)).findings
+        return examine_clip(self.clip, transcribed=bool(self.transcript.strip())).findings
 
 
 def parse(document: Document) -> Voice:
