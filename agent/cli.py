@@ -65,10 +65,24 @@ def call(argv: Sequence[str]) -> int | None:
 async def _serve(
     engine_side: Settings, agent_side: AgentSide, config: Path | None, doors: Doors, host: str, port: int
 ) -> None:
+    """Until a signal comes, also while it still starts."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait(), name="a signal")
+    page = asyncio.create_task(_page(engine_side, agent_side, config, doors, host, port), name="page")
+    await asyncio.wait([stopped, page], return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, page):
+        task.cancel()
+    await asyncio.wait([stopped, page])
+    if not page.cancelled():
+        page.result()  # why it ended by itself
+
+
+async def _page(
+    engine_side: Settings, agent_side: AgentSide, config: Path | None, doors: Doors, host: str, port: int
+) -> None:
     with listen(host, port) as listener:  # first: a port in use is said before anything is loaded
         async with (
             agent_behind_the_page(engine_side, agent_side, config) as (converse, voices),
@@ -76,7 +90,7 @@ async def _serve(
         ):
             print(f"Sparkvoice: open {_link(host, taken, doors.token)}, press Call and talk (Ctrl-C ends)")
             sys.stdout.flush()
-            await stop.wait()
+            await asyncio.Event().wait()  # until it is cancelled
 
 
 @asynccontextmanager

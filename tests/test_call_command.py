@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import socket
@@ -61,6 +62,40 @@ async def test_ctrl_c_in_a_call_ends_it_the_engine_and_the_command_at_once() -> 
         _, left = psutil.wait_procs(children, timeout=3)
         assert left == []
         await browser.close()
+
+
+def engines_of(pid: int) -> list[psutil.Process]:
+    children = psutil.Process(pid).children()
+    return [child for child in children if "tts_plugin.server" in child.cmdline()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_while_it_still_starts(number: signal.Signals) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "demo", "--port", "0")
+    async with asyncio.timeout(30):
+        while not (engines := engines_of(process.pid)):  # it takes seconds to be ready
+            await asyncio.sleep(0.02)
+    engines[0].suspend()  # or, as here, for ever
+    process.send_signal(number)
+    async with asyncio.timeout(10):
+        assert await process.wait() == 0
+    _, left = psutil.wait_procs(engines, timeout=3)
+    assert left == []
+
+
+async def test_a_default_voice_that_is_not_there_is_one_line_and_exit_code_2() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "demo",
+        "--port",
+        "0",
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "SPARKVOICE_VOICE": "hibary"},
+    )
+    _, said = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 2
+    assert 'no voice "hibary"; did you mean "hibari"?' in said.decode().splitlines()[-1]
 
 
 def test_an_open_host_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
