@@ -113,7 +113,7 @@ async def agent_behind_the_page(
             return await offered_voices(http, where, agent_side.agent.voice)
 
         try:
-            yield Talker(agent_side.agent, ears, brain, make_tts), voices
+            yield Talker(agent_side.agent, ears, brain, make_tts, voices), voices
         finally:
             await brain.aclose()
 

@@ -64,6 +64,23 @@ async def test_ctrl_c_in_a_call_ends_it_the_engine_and_the_command_at_once() -> 
         await browser.close()
 
 
+@pytest.mark.ears
+async def test_a_chosen_voice_that_is_not_there_is_said_and_the_call_goes_on() -> None:
+    async with the_demo() as (_, url), aiohttp.ClientSession() as http:
+        browser = Browser(None)
+        async with http.post(f"{url}offer", json={"sdp": await browser.offer()}) as response:
+            await browser.accept((await response.json())["sdp"])
+        await browser.told("unmute")  # the greeting
+        browser.channel.send('{"type": "voice", "id": "hibary"}')
+        error = await browser.told("error")
+        assert (error["code"], 'did you mean "hibari"' in error["message"]) == ("voice_not_found", True)
+        browser.channel.send('{"type": "text", "text": "When are you open?"}')
+        assert (await browser.told("mute"))["why"] == "clear"
+        browser.channel.send('{"type": "ping"}')
+        assert (await browser.told("unmute"))["why"] == "start"
+        await browser.close()
+
+
 def engines_of(pid: int) -> list[psutil.Process]:
     children = psutil.Process(pid).children()
     return [child for child in children if "tts_plugin.server" in child.cmdline()]
