@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from livekit.agents import llm, stt
@@ -182,16 +182,7 @@ class Captions:
             case FalseInterruption(resumed):
                 self._send({"type": "false_interruption", "resumed": resumed})
             case TurnMeasured():
-                self._send(
-                    {
-                        "type": "latency",
-                        "recognition_ms": event.recognition_ms,
-                        "endpointing_ms": event.endpointing_ms,
-                        "answer_ms": event.answer_ms,
-                        "speech_ms": event.speech_ms,
-                        "total_ms": event.total_ms,
-                    }
-                )
+                self._send({"type": "latency", **asdict(event)})
             case Failed(source, message, recoverable):
                 self._send({"type": "error", "code": source, "message": message, "fatal": not recoverable})
             case Ended(_, error) if error is not None:

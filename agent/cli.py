@@ -20,11 +20,12 @@ from agent.config import load_settings as load_agent_side
 from agent.ears import STT
 from agent.session import build_llm
 from agent.transports.ice import IceOptions
-from agent.web import Converse, Doors, ListVoices, Offered, build_app, is_loopback, listen, serving
+from agent.web import Converse, Doors, ListVoices, Offered, build_app, listen, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.config import Settings, load_settings
 from tts_plugin.errors import ConfigError, EngineUnavailable
+from tts_plugin.hosts import is_loopback
 from tts_plugin.link import Address
 from tts_plugin.server.local import LocalServer
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 from livekit import rtc
 from livekit.agents import APIConnectionError, APIConnectOptions, stt, utils
 from livekit.agents.language import LanguageCode
@@ -23,9 +22,10 @@ from livekit.agents.utils import aio
 
 from agent.endpointer import RATE, Ended, Endpointer, Event, Paused, Piece, Resumed, Silences
 from agent.ghosts import heard_text
+from agent.media_io import mono
 from agent.recogniser import Recognition
 from agent.recogniser_process import RecogniserError, RecogniserProcess
-from tts_plugin.audio import Pcm, samples_of
+from tts_plugin.audio import Pcm
 from tts_plugin.errors import ConfigError
 from tts_plugin.resample import StreamResampler
 
@@ -147,15 +147,6 @@ class STT(stt.STT[str]):
         for stream in list(self._streams):
             await stream.aclose()
         await self._process.aclose()
-
-
-def mono(frame: rtc.AudioFrame) -> Pcm:
-    """The frame's samples, channels averaged."""
-    pcm = samples_of(bytes(frame.data.cast("B")))
-    if frame.num_channels == 1:
-        return pcm
-    mixed: Pcm = np.rint(pcm.reshape(-1, frame.num_channels).mean(axis=1)).astype(np.int16)
-    return mixed
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from livekit import rtc
 from livekit.agents.voice import io
 
 from agent.playout import Playout
-from tts_plugin.audio import Pcm, bytes_of, samples_of
+from tts_plugin.audio import Pcm, bytes_of, mixed_down, samples_of
 from tts_plugin.resample import Quality, StreamResampler
 
 RESAMPLING: Quality = "LQ"  # holds back 20 ms at 24 -> 48 kHz; HQ would delay the first sound by 38 ms
@@ -68,7 +68,7 @@ class PlayoutOutput(io.AudioOutput):
             return
         if self._resampler is None:
             self._resampler = StreamResampler(self._rate, self._playout.rate, RESAMPLING)
-        self._playout.put(self._resampler.push(samples_of(bytes(frame.data.cast("b")))))
+        self._playout.put(self._resampler.push(mono(frame)))
 
     def flush(self) -> None:
         super().flush()
@@ -156,3 +156,8 @@ class QueueInput(io.AudioInput):
             self._changed.clear()
             await self._changed.wait()
         return self._frames.popleft()
+
+
+def mono(frame: rtc.AudioFrame) -> Pcm:
+    """The frame's samples at its own rate, channels averaged."""
+    return mixed_down(samples_of(bytes(frame.data.cast("B"))), frame.num_channels)

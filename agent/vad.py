@@ -13,7 +13,8 @@ import webrtcvad
 from livekit import rtc
 from livekit.agents import vad
 
-from tts_plugin.audio import Framer, Pcm, bytes_of, samples_of
+from agent.media_io import mono
+from tts_plugin.audio import Framer, Pcm, bytes_of
 from tts_plugin.resample import StreamResampler
 
 FRAME_S = 0.02
@@ -206,10 +207,8 @@ class _Ear:
         self._keep_prefix(clear=True)
 
     def hear(self, frame: rtc.AudioFrame) -> list[vad.VADEvent]:
-        pcm = samples_of(bytes(frame.data.cast("b")))
-        if frame.num_channels > 1:
-            pcm = pcm.reshape(-1, frame.num_channels).mean(axis=1).astype(np.int16)
-        return [event for part in self._framer.push(self._resampler.push(pcm)) for event in self._judge(part)]
+        parts = self._framer.push(self._resampler.push(mono(frame)))
+        return [event for part in parts for event in self._judge(part)]
 
     def _judge(self, pcm: Pcm) -> list[vad.VADEvent]:
         began_s = time.perf_counter()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import mimetypes
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources.abc import Traversable
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -29,6 +27,7 @@ from tts_plugin.errors import (
     VoiceNotFound,
     did_you_mean,
 )
+from tts_plugin.hosts import is_address, is_loopback, name_of
 
 MAX_BODY_BYTES = 65_536  # an offer has 5 to 10 kB
 ANSWER_S = 10.0
@@ -162,12 +161,7 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
 
     async def list_voices(request: web.Request) -> web.Response:
         _require_token(request, doors.token)
-        return web.json_response(
-            [
-                {"id": voice.id, "name": voice.name, "language": voice.language, "default": voice.default}
-                for voice in await voices()
-            ]
-        )
+        return web.json_response([asdict(voice) for voice in await voices()])
 
     async def offer(request: web.Request) -> web.Response:
         _require_token(request, doors.token)
@@ -177,7 +171,7 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
             raise BadRequest('an offer is {"sdp": "...", "voice": "..." or null}')
         if voice is not None:
             require_voice(voice, await voices())
-        loopback = is_loopback(_hostname(request.host))
+        loopback = is_loopback(name_of(request.host))
         return web.json_response({"sdp": await calls.start(sdp, voice, loopback=loopback)})
 
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
@@ -224,8 +218,8 @@ class Stranger(TTSError):
 
 def require_own_name(host: str, names: Sequence[str]) -> None:
     """Raise Stranger if the Host header is a name that a foreign page may have rebound to us."""
-    name = _hostname(host)
-    if name not in names and not is_loopback(name) and not _is_address(name):
+    name = name_of(host)
+    if name not in names and not is_loopback(name) and not is_address(name):
         raise Stranger(f'this page is not "{name}"; if it should be, name it in the configuration (hosts)')
 
 
@@ -235,33 +229,11 @@ def require_own_origin(origin: str | None, host: str) -> None:
         raise Stranger(f'a page of "{origin[:100]}" may not start calls here')
 
 
-def is_loopback(name: str) -> bool:
-    """Whether a host name means this machine."""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
-
-
-def _hostname(host: str) -> str:
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:  # "[::1"
-        return ""
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _require_token(request: web.Request, token: str | None) -> None:
     given = request.headers.get("Authorization", "")
-    if token is not None and not hmac.compare_digest(
-        given.encode(errors="surrogateescape"), f"Bearer {token}".encode()
-    ):
+    wanted = f"Bearer {token}".encode()
+    # what was not UTF-8 has arrived as surrogates
+    if token is not None and not hmac.compare_digest(given.encode(errors="surrogateescape"), wanted):
         raise Unauthorized("open the page with the link that was printed at the start: it holds the token")
 
 

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from aioice.ice import get_host_addresses
-from playwright.async_api import Page
+from playwright.async_api import Page, ViewportSize
 
 from agent.bench.chromium import CHROMIUM, MIC_RATE, open_page, write_mic
-from tts_plugin.audio import Pcm
 
 __all__ = ["MIC_RATE", "write_mic"]
 
@@ -36,10 +34,6 @@ UNHIDDEN = (
 )
 
 
-def silence(seconds: float) -> Pcm:
-    return np.zeros(round(seconds * MIC_RATE), dtype=np.int16)
-
-
 @asynccontextmanager
 async def chromium_page(
     url: str,
@@ -47,20 +41,21 @@ async def chromium_page(
     mic: Path | None = None,
     allowed: bool = True,
     flags: Sequence[str] = (),
-    **context: Any,
+    viewport: ViewportSize | None = None,
 ) -> AsyncIterator[Page]:
     """The page at `url`, open in a browser of its own; a script error on it fails the test.
 
-    mic: what the caller says (None: nothing at all). allowed: whether the microphone is let in.
+    mic: what the caller says (None: Chromium's own beeps). allowed: whether the microphone is let in.
     """
-    async with open_page(url, mic=mic, allowed=allowed, flags=(*UNHIDDEN, *flags), **context) as page:
+    flags = (*UNHIDDEN, *flags)
+    async with open_page("about:blank", mic=mic, allowed=allowed, flags=flags, viewport=viewport) as page:
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on(
             "console",
             lambda line: errors.append(line.text) if "Content Security Policy" in line.text else None,
         )
-        await page.reload()  # now with somebody who listens
+        await page.goto(url)  # now that somebody listens
         yield page
         assert errors == []
 

@@ -8,10 +8,9 @@ from logging import WARNING
 
 import numpy as np
 import pytest
-import soxr
-from hibari import Hibari
 
 from agent.assistant import Assistant
+from agent.bench.caller import spoken
 from agent.brains import FaqBrain
 from agent.config import AgentSettings
 from agent.ears import STT
@@ -19,7 +18,7 @@ from agent.faq import load_faq
 from agent.role_log import AgentSaid, Event, UserSaid
 from agent.session import build_session, build_vad, converse
 from tests.fakes_livekit import Engine, WordTTS, handset
-from tts_plugin.audio import Framer, Pcm, silence, to_int16
+from tts_plugin.audio import Framer, silence
 
 pytestmark = pytest.mark.ears
 
@@ -33,17 +32,13 @@ def nobody_complains(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert complaints == []
 
 
-def question(text: str) -> Pcm:
-    spoken = soxr.resample(np.asarray(Hibari()(text), dtype=np.float32), 24_000, RATE)
-    return to_int16(spoken * 2)
-
-
 async def test_a_spoken_question_gets_its_answer_and_noise_gets_none() -> None:
     settings = AgentSettings(greeting="")
     faq = load_faq(settings.faq_source)
     (delivery,) = [entry for entry in faq.entries if "how long does delivery take" in entry.questions]
     bang = np.random.default_rng(1).normal(0, 6_000, RATE // 4).astype(np.int16)
-    parts = [silence(1.2, RATE), bang, silence(1, RATE), question("How long does delivery take?")]
+    (question,) = await spoken(("How long does delivery take?",), RATE)
+    parts = [silence(1.2, RATE), bang, silence(1, RATE), question]
     events: list[Event] = []
     answered = asyncio.Event()
 

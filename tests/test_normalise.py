@@ -275,9 +275,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_hundred_thousand_hostile_characters_are_quick(unit: str) -> None:
-    text = (unit * 100_000)[:100_000]
+def test_thirty_thousand_hostile_characters_are_quick(unit: str) -> None:
+    text = (unit * 30_000)[:30_000]  # a piece of a turn has at most 300
     for raw in (text, text + "x"):
         start_s = time.process_time()
         normalise(raw, "en")
-        assert time.process_time() - start_s < 1
+        assert time.process_time() - start_s < 0.3

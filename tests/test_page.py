@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,9 @@ from playwright.async_api import Page, expect
 
 from agent.transports.webrtc import WebRtcCall
 from agent.web import Doors, build_app, listen, serving
-from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, silence, until, write_mic
+from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tests.parrot import Parrot, voices
-from tts_plugin.audio import Pcm, to_int16
+from tts_plugin.audio import Pcm, silence, to_int16
 
 pytestmark = needs_chromium
 
@@ -47,20 +46,26 @@ class Desk:
 
 @asynccontextmanager
 async def a_desk(
-    greeting: str = LONG, host: str = "127.0.0.1", doors: Doors | None = None, **browser: Any
+    greeting: str = LONG,
+    host: str = "127.0.0.1",
+    doors: Doors | None = None,
+    *,
+    mic: Path | None = None,
+    allowed: bool = True,
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[Desk]:
     parrot = Parrot(greeting)
     app = build_app(STATIC, parrot, voices, doors or Doors())
     async with (
         serving(app, listen("127.0.0.1", 0)) as port,
-        chromium_page(f"http://{host}:{port}/", **browser) as page,
+        chromium_page(f"http://{host}:{port}/", mic=mic, allowed=allowed, flags=flags) as page,
     ):
         yield Desk(page, parrot)
 
 
 @pytest.fixture(scope="module")
 def quiet_mic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_mic(tmp_path_factory.mktemp("mic") / "quiet.wav", silence(10))
+    return write_mic(tmp_path_factory.mktemp("mic") / "quiet.wav", silence(10, MIC_RATE))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,7 @@ def talking_mic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """2.5 s of silence, 0.7 s of something like a vowel, 10 s of silence."""
     return write_mic(
         tmp_path_factory.mktemp("mic") / "talking.wav",
-        np.concatenate([silence(2.5), vowel(0.7), silence(10)]),
+        np.concatenate([silence(2.5, MIC_RATE), vowel(0.7), silence(10, MIC_RATE)]),
     )
 
 
@@ -91,6 +96,8 @@ async def test_a_call_is_heard_and_a_typed_question_cuts_it_off_within_milliseco
         # the agent's words appear while it speaks
         log = page.get_by_role("log")
         await expect(log).to_contain_text("Agent one two three")
+        level = page.get_by_role("meter", name="Agent level")
+        await expect(level).not_to_have_attribute("aria-valuenow", "0")
         await expect(log).not_to_contain_text("interrupted")
 
         await desk.type("When are you open?")
@@ -121,6 +128,8 @@ async def test_the_callers_voice_silences_the_agent(talking_mic: Path) -> None:
     async with a_desk(mic=talking_mic) as desk:
         page = desk.page
         await desk.call()
+        level = page.get_by_role("meter", name="Microphone level")
+        await expect(level).not_to_have_attribute("aria-valuenow", "0", timeout=10_000)
         await until(page, "sparkvoice.latency.barge_ms.length")
         cut, *_ = await marks(page, "cut")
         await page.wait_for_timeout(150)
@@ -246,35 +255,38 @@ async def test_mute_voice_and_keyboard(quiet_mic: Path) -> None:
         await expect(call).to_be_focused()
 
 
-@pytest.mark.parametrize(("width", "tall"), [(1280, 800), (390, 844), (320, 568), (844, 390)])
-async def test_everything_fits_on_the_screen(quiet_mic: Path, width: int, tall: int) -> None:
-    async with a_desk("Hello " * 60, mic=quiet_mic, viewport={"width": width, "height": tall}) as desk:
-        page = desk.page
+async def test_everything_fits_on_the_screen(quiet_mic: Path) -> None:
+    async with a_desk("Hello " * 60, mic=quiet_mic) as desk:
         await desk.call()
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert await page.evaluate("document.documentElement.scrollHeight <= innerHeight")
-        for element in (
-            page.get_by_role("button", name="Hang up", exact=True),
-            page.get_by_role("button", name="Mute microphone"),
-            page.get_by_label("Message to the agent"),
-            page.get_by_role("status"),
-            page.get_by_role("log"),
-        ):
-            box = await element.bounding_box()
-            assert box is not None
-            assert box["x"] >= 0
-            assert box["y"] >= 0
-            assert box["x"] + box["width"] <= width
-            assert box["y"] + box["height"] <= tall
-            assert box["height"] >= 24
-        assert (await page.get_by_role("log").bounding_box() or {})["height"] >= 100
-        overlaps = await page.evaluate(
-            """() => {
-                const boxes = [...document.querySelectorAll('button, select, input')]
-                    .filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect());
-                const apart = (a, b) => a.left >= b.right - 1 || b.left >= a.right - 1
-                    || a.top >= b.bottom - 1 || b.top >= a.bottom - 1;
-                return boxes.some((a, i) => boxes.slice(i + 1).some(b => !apart(a, b)));
-            }"""
-        )
-        assert not overlaps
+        for width, height in ((1280, 800), (390, 844), (320, 568), (844, 390)):
+            await desk.page.set_viewport_size({"width": width, "height": height})
+            await check_that_everything_fits(desk.page, width, height)
+
+
+async def check_that_everything_fits(page: Page, width: int, height: int) -> None:
+    size = f"{width} by {height}"
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
+    assert await page.evaluate("document.documentElement.scrollHeight <= innerHeight"), size
+    log = page.get_by_role("log")
+    for element in (
+        page.get_by_role("button", name="Hang up", exact=True),
+        page.get_by_role("button", name="Mute microphone"),
+        page.get_by_label("Message to the agent"),
+        page.get_by_role("status"),
+        log,
+    ):
+        box = await element.bounding_box()
+        assert box is not None, size
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= width, f"{box} at {size}"
+        assert 0 <= box["y"] <= box["y"] + box["height"] <= height, f"{box} at {size}"
+        assert box["height"] >= (100 if element is log else 24), f"{box} at {size}"
+    overlaps = await page.evaluate(
+        """() => {
+            const boxes = [...document.querySelectorAll('button, select, input')]
+                .filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect());
+            const apart = (a, b) => a.left >= b.right - 1 || b.left >= a.right - 1
+                || a.top >= b.bottom - 1 || b.top >= a.bottom - 1;
+            return boxes.some((a, i) => boxes.slice(i + 1).some(b => !apart(a, b)));
+        }"""
+    )
+    assert not overlaps, size

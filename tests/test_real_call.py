@@ -5,19 +5,19 @@ Nothing is a stand-in: the page, WebRTC, speech recognition, the FAQ, the engine
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soxr
-from hibari import Hibari
 from playwright.async_api import expect
 
+from agent.bench.caller import spoken
 from agent.cli import agent_behind_the_page
 from agent.config import load_settings as load_agent_side
 from agent.web import Doors, build_app, listen, serving
-from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, silence, until, write_mic
-from tts_plugin.audio import Pcm, to_int16
+from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
+from tts_plugin.audio import silence
 from tts_plugin.config import load_settings
 
 pytestmark = [*needs_chromium, pytest.mark.ears]
@@ -26,22 +26,11 @@ STATIC = Path(__file__).parents[1] / "demo" / "static"
 SOUND = 0.01  # RMS; the voice is at 0.05 to 0.2
 
 
-def spoken(text: str) -> Pcm:
-    """The caller, 48 kHz."""
-    wave = np.asarray(Hibari()(text), dtype=np.float32)
-    return to_int16(soxr.resample(wave, 24_000, MIC_RATE) * 2)
-
-
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Waits for the greeting to end, asks for a long story, and asks something else in the middle of it."""
-    said = [
-        silence(6.0),
-        spoken("Tell me a long story."),
-        silence(5.0),
-        spoken("When are you open?"),
-        silence(30.0),
-    ]
+    story, opening = asyncio.run(spoken(("Tell me a long story.", "When are you open?"), MIC_RATE))
+    said = [silence(6.0, MIC_RATE), story, silence(5.0, MIC_RATE), opening, silence(30.0, MIC_RATE)]
     return write_mic(tmp_path_factory.mktemp("caller") / "caller.wav", np.concatenate(said))
 
 

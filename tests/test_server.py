@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
-import psutil  # type: ignore[import-untyped, unused-ignore]
+import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed
 

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
+import psutil
 import pytest
 from starlette.datastructures import Headers
 from websockets.exceptions import InvalidStatus
@@ -167,7 +167,7 @@ async def test_the_voices_are_listed() -> None:
     assert {"hibari", "tone"} <= set(voices)
     assert voices["hibari"]["language"] == "en-US"
     assert set(voices["hibari"]) == {
-        *("id", "name", "language", "engine", "licence", "description", "credit"),
+        *("id", "name", "engine", "language", "licence", "description", "credit", "speed"),
     }
 
 
@@ -368,3 +368,17 @@ def test_the_server_runs_without_a_parent_too(tmp_path: Path) -> None:
         assert "engine server on http://127.0.0.1:" in line
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_S) == 0
+
+
+def test_an_engine_box_needs_no_livekit_no_webrtc_and_no_recogniser() -> None:
+    code = (
+        "import sys\n"
+        "for absent in ('livekit', 'aiortc', 'aiohttp', 'faster_whisper', 'webrtcvad', 'torch'):\n"
+        "    sys.modules[absent] = None\n"
+        "import tts_plugin.server.run, tts_plugin.engines.hibari\n"
+        "from tts_plugin.cli import main\n"
+        "sys.exit(main(['voices', 'list']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hibari" in done.stdout

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 BAD_INPUT = 2  # the exit code
+N = TypeVar("N", int, float)
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,29 +19,22 @@ class Parser(argparse.ArgumentParser):
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
     """An argparse `type`: a whole number from `low` to `high`."""
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = low - 1
-        if not low <= number <= high:
-            raise argparse.ArgumentTypeError(f'"{text}" should be a whole number from {low} to {high}')
-        return number
-
-    return parse
+    return _within(int, low, high, "a whole number")
 
 
 def number(low: float, high: float) -> Callable[[str], float]:
     """An argparse `type`: a number from `low` to `high`."""
+    return _within(float, low, high, "a number")
 
-    def parse(text: str) -> float:
+
+def _within(read: Callable[[str], N], low: N, high: N, what: str) -> Callable[[str], N]:
+    def parse(text: str) -> N:
         try:
-            found = float(text)
+            found = read(text)
         except ValueError:
-            found = low - 1
-        if not low <= found <= high:
-            raise argparse.ArgumentTypeError(f'"{text}" should be a number from {low} to {high}')
+            found = None
+        if found is None or not low <= found <= high:
+            raise argparse.ArgumentTypeError(f'"{text}" should be {what} from {low} to {high}')
         return found
 
     return parse

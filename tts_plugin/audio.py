@@ -79,6 +79,14 @@ def bytes_of(pcm: Pcm) -> bytes:
     return pcm.astype("<i2", copy=False).tobytes()
 
 
+def mixed_down(pcm: Pcm, channels: int) -> Pcm:
+    """Interleaved samples of so many channels as mono: their average."""
+    if channels == 1:
+        return pcm
+    mono: Pcm = np.rint(pcm.reshape(-1, channels).mean(axis=1)).astype(np.int16)
+    return mono
+
+
 def silence(seconds: float, rate: int) -> Pcm:
     """`seconds` of zeros at `rate` Hz."""
     return np.zeros(round(seconds * rate), dtype=np.int16)

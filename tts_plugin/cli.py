@@ -23,7 +23,7 @@ from tts_plugin.errors import (
     did_you_mean,
 )
 from tts_plugin.strict_yaml import Problem
-from tts_plugin.voices import Voice, open_registry
+from tts_plugin.voices import described, open_registry
 
 OK, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as shells count signals
 
@@ -44,9 +44,9 @@ COMMANDS: dict[str, Command] = {
     "voices check": Command("tts_plugin.cli:check_voices", "what is wrong in the voice files"),
     "serve": Command("tts_plugin.cli:serve", "run the engine server", "server"),
     "call": Command("agent.cli:call", "talk to the agent in the browser", "agent,webrtc"),
-    "bench latency": Command("tts_plugin.bench.latency:main", "time from text to sound", "server,livekit"),
-    "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "agent"),
-    "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "agent,webrtc"),
+    "bench latency": Command("tts_plugin.bench.latency:main", "time from text to sound", "all"),
+    "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
+    "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),
 }
 
 
@@ -122,7 +122,8 @@ def list_voices(argv: list[str]) -> int:
     voices = registry.list()
     default = registry.default.id
     if args.json:
-        print(json.dumps([_described(voice, default) for voice in voices], ensure_ascii=False, indent=2))
+        listed = [described(voice) | {"default": voice.id == default} for voice in voices]
+        print(json.dumps(listed, ensure_ascii=False, indent=2))
     else:
         rows = [
             (
@@ -186,12 +187,6 @@ def serve(argv: list[str]) -> int:
     settings.server.require_closed_door()
     load("tts_plugin.server.run:serve", "serve", "server")(settings)
     return OK
-
-
-def _described(voice: Voice, default: str) -> dict[str, object]:
-    """What a list tells of a voice; what an engine's own kind adds is for the engine."""
-    names = ("id", "name", "engine", "language", "licence", "description", "credit", "speed")
-    return {name: getattr(voice, name) for name in names} | {"default": voice.id == default}
 
 
 def _counted(count: int, noun: str) -> str:

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from tts_plugin.errors import ConfigError, did_you_mean
+from tts_plugin.hosts import is_loopback
+from tts_plugin.limits import LEAD_S, MAX_LEAD_S, RATES
 from tts_plugin.strict_yaml import BadYaml, Document, Json, read_yaml, validated
 
 SECTIONS = ("engine", "server", "agent", "phone")  # agent and phone are checked by agent/config.py
@@ -40,7 +41,7 @@ class HibariSettings(Section):
 class ToneSettings(Section):
     """rate: Hz. seconds_per_char: how long a character sounds."""
 
-    rate: Annotated[int, Field(ge=8_000, le=48_000)] = 24_000
+    rate: Annotated[int, Field(ge=RATES[0], le=RATES[1])] = 24_000
     seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
 
 
@@ -55,7 +56,7 @@ class EngineSettings(Section):
     voice: str | None = None
     voices: tuple[Path, ...] = ()
     warm: tuple[str, ...] | None = None
-    lead_s: Annotated[float, Field(gt=0, le=60)] = 3.0
+    lead_s: Annotated[float, Field(gt=0, le=MAX_LEAD_S)] = LEAD_S
     max_text_chars: Annotated[int, Field(ge=1)] = 100_000
     hibari: HibariSettings = HibariSettings()
     tone: ToneSettings = ToneSettings()
@@ -78,12 +79,7 @@ class ServerSettings(Section):
     @property
     def loopback_only(self) -> bool:
         """Whether nobody but this machine can connect to `host`."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     def require_closed_door(self) -> None:
         """Raise ConfigError if others could connect without a token."""

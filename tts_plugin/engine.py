@@ -6,14 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 from tts_plugin.audio import AudioFrame
 from tts_plugin.config import EngineSettings
 from tts_plugin.errors import ConfigError, EngineUnavailable, did_you_mean
+from tts_plugin.limits import Latency
 from tts_plugin.voices import Voice
-
-Latency = Literal["low", "balanced", "quality"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,6 @@ Law = Literal["mulaw", "alaw"]
 MULAW_SILENCE = 0xFF
 ALAW_SILENCE = 0xD5
 
-_Ints = NDArray[np.int32]
-
 
 def _mulaw_decoded() -> Pcm:
     """Every code's sample: inverted bits are sign, 3 of exponent, 4 of mantissa over a bias of 33 << 2."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,19 +12,15 @@ from typing import Any, Literal, Self
 
 from tts_plugin import wire
 from tts_plugin.audio import AudioFrame, samples_of
-from tts_plugin.engine import Latency
 from tts_plugin.errors import BadRequest, EngineUnavailable, TTSError
+from tts_plugin.limits import Latency
 from tts_plugin.link import Address, Inbox, Link, open_socket
-from tts_plugin.spoken import Span, SpokenText
+from tts_plugin.spoken import Span, SpokenText, without_half_pairs
 from tts_plugin.timing import Clock, Timeline
 
 _RETRY_S = 0.2  # between the two tries to connect
-# half of a surrogate pair, as an LLM's token may end in, is no text that JSON could carry
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 Locate = Callable[[], Awaitable[Address]]
-
-
 ServersOwn = Literal["server's own"]
 
 
@@ -115,7 +110,6 @@ class RemoteUtterance:
         self.foreign = ""
         self.server_timeline: dict[str, Any] = {}  # the server's own, once the turn is done
         self.voice = request.voice
-        self.connection_reused = False
         self._remote = remote
         self._request = request
         self._context = context
@@ -125,7 +119,6 @@ class RemoteUtterance:
         self._inbox: Inbox = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
-        self.connection_reused = self._remote.connected
         self._link = await self._remote._connected()
         self._link.open(self._context, self._inbox)
         self._link.send(self._start())
@@ -143,7 +136,7 @@ class RemoteUtterance:
         self.timeline.mark("ended")
 
     def push(self, text: str) -> None:
-        text = _HALF_PAIR.sub("\ufffd", text)
+        text = without_half_pairs(text)
         if text:
             self.timeline.mark("first_text")
             self.text.add_text(text)

@@ -22,6 +22,7 @@ from tts_plugin.audio import AudioFrame, bytes_of
 from tts_plugin.config import EngineSettings, load_settings
 from tts_plugin.engine import ENGINES, Turn, open_engine
 from tts_plugin.errors import BadRequest
+from tts_plugin.limits import MAX_SEED, RATES, SPEEDS
 from tts_plugin.utterance import Utterance
 from tts_plugin.voices import open_registry
 
@@ -34,13 +35,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("text", metavar="TEXT", help='what to say; "-" reads standard input')
     parser.add_argument("--voice", metavar="ID", help="see: sparkvoice voices list")
     parser.add_argument("--out", metavar="F.wav", default="out.wav", help='"-" is standard output')
-    parser.add_argument(
-        "--rate", metavar="HZ", type=whole_number(8_000, 48_000), help="default: the engine's"
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=whole_number(0, 2**32 - 1), help="same seed, same samples"
-    )
-    parser.add_argument("--speed", metavar="X", type=number(0.5, 2.0))
+    parser.add_argument("--rate", metavar="HZ", type=whole_number(*RATES), help="default: the engine's")
+    parser.add_argument("--seed", metavar="N", type=whole_number(0, MAX_SEED), help="same seed, same samples")
+    parser.add_argument("--speed", metavar="X", type=number(*SPEEDS))
     parser.add_argument("--json", action="store_true", help="print the timeline as one JSON object")
     parser.add_argument("--config", metavar="F.yaml", type=Path)
     args = parser.parse_args(argv)

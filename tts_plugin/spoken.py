@@ -14,6 +14,13 @@ _TYPICAL_S_PER_CHAR = 1 / 15
 # a pause at a comma or a stop takes about as long as this many letters
 _PAUSE_CHARS = {",": 3.0, ";": 4.0, ":": 4.0, ".": 5.0, "!": 5.0, "?": 5.0, "…": 5.0}
 _WORD = re.compile(r"\S+\s*")
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def without_half_pairs(text: str) -> str:
+    """`text` with U+FFFD for half an emoji: a language model's deltas may cut one in two, and no JSON or
+    UTF-8 can carry the halves. Offsets stay as they are."""
+    return _HALF_PAIR.sub("\ufffd", text)
 
 
 @dataclass(frozen=True, slots=True)

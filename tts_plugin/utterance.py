@@ -13,12 +13,12 @@ from typing import Self
 from tts_plugin.audio import AudioFrame
 from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.errors import SynthesisFailed, TTSError, UnsupportedText
+from tts_plugin.limits import LEAD_S
 from tts_plugin.resample import FrameResampler
-from tts_plugin.spoken import Span, SpokenText
+from tts_plugin.spoken import Span, SpokenText, without_half_pairs
 from tts_plugin.text.normalise import normalise
 from tts_plugin.text.split import Piece, Splitter
 from tts_plugin.timing import Clock, Timeline
-from tts_plugin.wire import LEAD_S
 
 _PIECE_S = 0.08  # longest frame handed out: small enough to pace and to cancel between, cheap to send
 _BITE = 2000  # characters split at once: a few milliseconds of the event loop
@@ -74,6 +74,7 @@ class Utterance:
 
     def push(self, text: str) -> None:
         """More text; deltas may cut words anywhere."""
+        text = without_half_pairs(text)
         if not text:
             return
         self.timeline.mark("first_text")

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from tts_plugin.config import EngineSettings, bundled
 from tts_plugin.errors import VoiceNotFound, did_you_mean
+from tts_plugin.limits import SPEEDS
 from tts_plugin.strict_yaml import BadYaml, Document, Problem, Source, read_yaml, shown, validated
 from tts_plugin.timing import Clock
 
@@ -55,10 +56,18 @@ class Voice:
     name: str = ""
     description: str = ""
     credit: str = ""
-    speed: Annotated[float, Field(ge=0.5, le=2.0)] = 1.0
+    speed: Annotated[float, Field(ge=SPEEDS[0], le=SPEEDS[1])] = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.id)
+
+
+_TOLD = ("id", "name", "engine", "language", "licence", "description", "credit", "speed")
+
+
+def described(voice: Voice) -> dict[str, Any]:
+    """What a list of voices tells of one, as JSON; what an engine's own kind adds is for the engine."""
+    return {name: getattr(voice, name) for name in _TOLD}
 
 
 Parser = Callable[[Document], Voice]

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tts_plugin.errors import BadRequest
+from tts_plugin.limits import LEAD_S, MAX_LEAD_S, MAX_SEED, RATES, SPEEDS, Latency
 
 PATH = "/v1/stream"
-LEAD_S = 3.0  # how far ahead of its listener a streamed context synthesises unless it asks otherwise
 
 Encoding = Literal["pcm_s16le", "mulaw", "alaw"]
 ContextId = Annotated[int, Field(ge=1, le=0xFFFF_FFFF, strict=True)]
@@ -37,11 +37,11 @@ class Start(Message):
     context: ContextId
     voice: str | None = None
     encoding: Encoding = "pcm_s16le"
-    rate: int | None = Field(default=None, ge=8000, le=48000)
-    seed: int | None = Field(default=None, ge=0, le=0xFFFF_FFFF)
-    speed: float | None = Field(default=None, ge=0.5, le=2.0)
-    latency: Literal["low", "balanced", "quality"] = "balanced"
-    lead_s: float | None = Field(default=LEAD_S, gt=0, le=60)
+    rate: int | None = Field(default=None, ge=RATES[0], le=RATES[1])
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    speed: float | None = Field(default=None, ge=SPEEDS[0], le=SPEEDS[1])
+    latency: Latency = "balanced"
+    lead_s: float | None = Field(default=LEAD_S, gt=0, le=MAX_LEAD_S)
 
 
 class Text(Message):

@@ -6,9 +6,8 @@ import wave
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, ViewportSize, async_playwright
 
 from tts_plugin.audio import Pcm, bytes_of
 
@@ -43,11 +42,12 @@ async def open_page(
     mic: Path | None = None,
     allowed: bool = True,
     flags: Sequence[str] = (),
-    **context: Any,  # playwright's options of a browser context: viewport, color_scheme ...
+    viewport: ViewportSize | None = None,
 ) -> AsyncIterator[Page]:
     """The page at `url` in a browser of its own, which leaving the block ends.
 
     mic: what the caller says (None: Chromium's own beeps). allowed: whether the microphone is let in.
+    viewport: of the page, CSS pixels (None: 1280 by 720).
     """
     args = [*QUIET, "--use-fake-device-for-media-stream", *flags]
     if allowed:
@@ -57,7 +57,7 @@ async def open_page(
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=str(CHROMIUM), args=args)
         try:
-            page = await (await browser.new_context(**context)).new_page()
+            page = await (await browser.new_context(viewport=viewport)).new_page()
             await page.goto(url)
             yield page
         finally:

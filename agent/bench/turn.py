@@ -31,8 +31,8 @@ OUT_RATE = 48_000  # Hz, of the agent's, as in a browser call
 BLOCK_S = 0.02
 QUIET_DBFS = -50.0
 ANSWER_S = 10.0  # a turn that takes longer has failed
-WORDS_S = 0.8
-BETWEEN_S = 1.0
+WORDS_S = 0.8  # of the answer heard before it is cut off
+BETWEEN_S = 1.0  # from there to the next question
 
 _QUESTIONS = (
     "What are your opening hours?",

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import av
@@ -27,7 +27,7 @@ from agent.media_io import QueueInput
 from agent.playout import Playout
 from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer_loopback, without_mdns
 from agent.transports.track import RATE, PlayoutTrack
-from tts_plugin.audio import Pcm
+from tts_plugin.audio import Pcm, mixed_down
 from tts_plugin.errors import BadRequest
 from tts_plugin.resample import StreamResampler
 from tts_plugin.timing import Clock
@@ -35,6 +35,7 @@ from tts_plugin.timing import Clock
 CONNECT_S = 10.0
 LOST_S = 2.5  # a vanished browser shows in the ICE consent only after 35 s
 CLOSE_S = 1.0
+FAREWELL_S = 0.2  # of these, for the last message to leave
 MAX_MESSAGE_CHARS = 16_384
 MAX_UNSENT = 64  # messages kept until the channel opens
 
@@ -169,13 +170,16 @@ class WebRtcCall:
 
     async def _farewell(self) -> None:
         """Tell the page why it is over, and give that a moment to leave."""
-        if self._channel is None or self._channel.readyState != "open":
+        channel = self._channel
+        if channel is None or channel.readyState != "open":
             return
-        self._channel.send(json.dumps({"type": "ended", "why": self.ended_because}))
-        for _ in range(20):
-            if self._channel.bufferedAmount == 0:
-                return
-            await asyncio.sleep(0.01)
+        left = asyncio.Event()
+        channel.on("bufferedamountlow", left.set)
+        channel.send(json.dumps({"type": "ended", "why": self.ended_because}))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                if channel.bufferedAmount:
+                    await left.wait()
 
     def _heard(self, data: str | bytes) -> None:
         self._seen_s = self._clock()
@@ -268,11 +272,8 @@ async def _closed(pc: RTCPeerConnection, call: WebRtcCall) -> None:
 
 def mono(frame: av.AudioFrame) -> Pcm:
     """A received frame (s16, packed) as mono samples at its own rate; two channels are averaged."""
-    samples = frame.to_ndarray().reshape(-1, len(frame.layout.channels))
-    if samples.shape[1] == 1:
-        return np.ascontiguousarray(samples[:, 0], dtype=np.int16)
-    mixed: Pcm = (samples.astype(np.int32).sum(axis=1) // samples.shape[1]).astype(np.int16)
-    return mixed
+    samples = frame.to_ndarray().reshape(-1).astype(np.int16, copy=False)
+    return mixed_down(samples, len(frame.layout.channels))
 
 
 def parsed(data: str | bytes) -> Json:

@@ -22,17 +22,17 @@ from livekit.agents import (
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, NotGivenOr
 
 from tts_plugin import __version__, errors
-from tts_plugin.adapters.livekit_turn import Attempt, api_error, opening_of
+from tts_plugin.adapters.livekit_errors import api_error
+from tts_plugin.adapters.livekit_turn import Attempt, opening_of
 from tts_plugin.adapters.source import Options, Speech, open_source
 from tts_plugin.audio import bytes_of, silence
-from tts_plugin.engine import Engine, Latency
+from tts_plugin.engine import Engine
+from tts_plugin.limits import LEAD_S, RATES, Latency
 from tts_plugin.voices import VoiceRegistry
-from tts_plugin.wire import LEAD_S
 
 logger = logging.getLogger("livekit.plugins.sparkvoice")
 
 PROVIDER = "sparkvoice"
-RATES = (8000, 48000)  # Hz
 _FRAME_MS = 20
 # LiveKit takes a turn without audio for a failure and tries it three times more
 _UNSPEAKABLE_S = 0.1

@@ -1,36 +1,21 @@
-"""Attempt: one turn between LiveKit's streams and an utterance, tried once; and our errors as LiveKit's."""
+"""Attempt: one turn between LiveKit's streams and an utterance, tried once."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 
-from livekit.agents import APIConnectionError, APIError, APIStatusError, APITimeoutError, tts
+from livekit.agents import APITimeoutError, tts
 from livekit.agents.types import TimedString
 
-from tts_plugin import errors
 from tts_plugin.adapters.patience import Patience
 from tts_plugin.adapters.source import Options, Speech
 from tts_plugin.audio import AudioFrame, bytes_of
-from tts_plugin.spoken import SpokenText
+from tts_plugin.spoken import SpokenText, without_half_pairs
 
 logger = logging.getLogger("livekit.plugins.sparkvoice")
-
-# half an emoji: a language model's deltas may cut one in two, and UTF-8 cannot carry it
-_HALF = re.compile("[\ud800-\udfff]")
-
-_STATUS: dict[type[errors.TTSError], int] = {
-    errors.BadRequest: 400,
-    errors.ConfigError: 400,
-    errors.Unauthorized: 401,
-    errors.VoiceNotFound: 404,
-    errors.UnsupportedText: 422,
-    errors.Overloaded: 429,
-    errors.SynthesisFailed: 503,
-}
 
 
 class Attempt:
@@ -98,7 +83,7 @@ class Attempt:
         speech.end()
 
     def _push(self, speech: Speech, patience: Patience, text: str) -> None:
-        text = _HALF.sub("\ufffd", text)
+        text = without_half_pairs(text)
         patience.push(text, time.monotonic())
         self._note_time(patience)
         speech.push(text)
@@ -127,18 +112,6 @@ class Attempt:
             end_s = max(start_s, min(word.end_s, until_s) if estimated else word.end_s)
             self._worded_s = end_s
             self.emitter.push_timed_transcript(_timed(word.text, start_s, end_s))
-
-
-def api_error(error: errors.TTSError) -> APIError:
-    """The error as LiveKit knows them: what it may try again, and what it must not."""
-    if isinstance(error, errors.EngineUnavailable):
-        return APIConnectionError(str(error))
-    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
-    if status is None:
-        return APIError(str(error), body={"code": error.code}, retryable=error.retryable)
-    return APIStatusError(
-        str(error), status_code=status, body={"code": error.code}, retryable=error.retryable
-    )
 
 
 async def opening_of(texts: AsyncIterator[str | None]) -> str:

@@ -8,8 +8,9 @@ from typing import Protocol, Self
 
 from tts_plugin.audio import AudioFrame
 from tts_plugin.config import load_settings
-from tts_plugin.engine import ENGINES, Engine, Latency, Turn
+from tts_plugin.engine import ENGINES, Engine, Turn
 from tts_plugin.errors import BadRequest, ConfigError
+from tts_plugin.limits import LATENCIES, MAX_SEED, SPEEDS, Latency
 from tts_plugin.link import Address
 from tts_plugin.remote import Remote, RemoteUtterance, Request
 from tts_plugin.server.local import LocalServer
@@ -17,8 +18,6 @@ from tts_plugin.spoken import SpokenText
 from tts_plugin.timing import Timeline
 from tts_plugin.utterance import Utterance
 from tts_plugin.voices import VoiceRegistry, open_registry
-
-SPEEDS = (0.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +35,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.speed is not None and not SPEEDS[0] <= self.speed <= SPEEDS[1]:
             raise BadRequest(f"speed {self.speed} is not between {SPEEDS[0]} and {SPEEDS[1]}")
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise BadRequest(f"seed {self.seed} is not between 0 and 2**32 - 1")
-        if self.latency not in ("low", "balanced", "quality"):
-            raise BadRequest(f'latency "{self.latency}" is none of low, balanced, quality')
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise BadRequest(f"seed {self.seed} is not between 0 and {MAX_SEED}")
+        if self.latency not in LATENCIES:
+            raise BadRequest(f'latency "{self.latency}" is none of {", ".join(LATENCIES)}')
 
 
 class Speech(Protocol):

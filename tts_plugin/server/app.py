@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -19,13 +18,11 @@ from tts_plugin.errors import TTSError
 from tts_plugin.server.auth import Doors
 from tts_plugin.server.engines import Engines
 from tts_plugin.server.stream import Limits, Streams
-from tts_plugin.voices import VoiceRegistry, open_registry
+from tts_plugin.voices import VoiceRegistry, described, open_registry
 from tts_plugin.wire import PATH
 from tts_plugin.worker import SerialWorker
 
 log = logging.getLogger(__name__)
-
-_SHOWN = ("id", "name", "language", "engine", "licence", "description", "credit")
 
 
 def create_app(
@@ -107,6 +104,6 @@ def _catalogue(voices: VoiceRegistry) -> dict[str, Any]:
         default = None
     return {
         "default": default,
-        "voices": [{key: asdict(voice)[key] for key in _SHOWN} for voice in listed],
+        "voices": [described(voice) for voice in listed],
         "problems": len(voices.problems),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -12,6 +11,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tts_plugin.config import ServerSettings
+from tts_plugin.hosts import is_loopback, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def refusal_of(headers: Headers, settings: ServerSettings) -> Refusal | None:
     to 127.0.0.1 has a foreign Host and an Origin that equals it. With one, such a page lacks the token.
     """
     host = headers.get("host", "")
-    if settings.token is None and settings.loopback_only and not _is_loopback(host):
+    if settings.token is None and settings.loopback_only and not is_loopback(name_of(host)):
         return Refusal(403, "forbidden", f'this server answers to localhost, not to "{host[:100]}"')
     origin = headers.get("origin")
     if origin is not None and origin not in settings.origins and _netloc(origin) != host.lower():
@@ -76,11 +76,3 @@ def _has_token(headers: Headers, token: str) -> bool:
     # headers arrive as latin-1 whatever they were; compared as bytes, in constant time
     same = hmac.compare_digest(given.strip().encode("latin-1"), token.encode())
     return scheme.lower() == "bearer" and same
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ip_address(name).is_loopback
-    except ValueError:
-        return False

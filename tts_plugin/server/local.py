@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _READY_S = 60.0  # from start to warmed up; the embedded voice takes 2, a large model on a slow disk longer
 _POLL_S = 0.02
 _END_S = 2.0
+_BACK_OFF_S = 0.1  # after a child that did not come up; doubled with each in a row
 _CHECK_S = 10.0  # between two looks at a child that is up, and how long it may take to answer one
 _MISSED_CHECKS = 3  # in a row, after which it counts as hung; a busy machine misses one
 _QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
@@ -122,7 +123,7 @@ class LocalServer:
                 if deaths >= _QUICK_DEATHS or isinstance(failed, ConfigError):
                     self._give_up(failed)
                     return
-                time.sleep(0.1 * 2**deaths)
+                time.sleep(_BACK_OFF_S * 2**deaths)
                 continue
             deaths, self._port = 0, address.port
             self._ready.set_result(address)
