@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tts_plugin.errors import BadRequest, EngineUnavailable
+from tts_plugin.errors import BadRequest, ConfigError, EngineUnavailable
 from tts_plugin.remote import Remote, RemoteUtterance, Request
 from tts_plugin.server.local import LocalServer
 
@@ -157,6 +157,19 @@ def test_a_fork_has_a_child_of_its_own_and_leaves_its_parents_alone() -> None:
         check=False,
     )
     assert said.stdout == "flat\n", said.stderr
+
+
+async def test_a_voice_that_is_not_there_is_said_at_once_and_by_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "tome.yaml"
+    config.write_text("engine:\n  voice: tome\n")
+    server = LocalServer(config)
+    for _ in range(2):  # who asks again is told again
+        with pytest.raises(ConfigError, match='did you mean "tone"'):
+            await asyncio.wait_for(server.address(), 20)
+        assert server.pid is None
+    config.write_text("engine:\n  voice: tone\n")
+    assert (await asyncio.wait_for(server.address(), 20)).token
+    server.close()
 
 
 async def test_everybody_in_the_process_shares_one_child() -> None:

@@ -20,9 +20,9 @@ import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.errors import ConfigError, EngineUnavailable, TTSError
 from tts_plugin.link import Address
 
 log = logging.getLogger(__name__)
@@ -68,20 +68,16 @@ class LocalServer:
 
     def start(self) -> None:
         """Start the child if it is not running yet; does not wait."""
-        with self._guard:
-            if self._closed:
-                raise EngineUnavailable("this engine server was closed; ask for LocalServer.shared() again")
-            if self._supervisor is None:
-                self._supervisor = threading.Thread(
-                    target=self._supervise, name="engine-server-supervisor", daemon=True
-                )
-                self._supervisor.start()
+        self._started()
 
     async def address(self) -> Address:
-        """Where it listens, as soon as it is warmed up; EngineUnavailable if it does not come up."""
-        self.start()
+        """Where it listens, as soon as it is warmed up.
+
+        EngineUnavailable if it does not come up, ConfigError if its settings cannot work; who asks after
+        that waits for the next try.
+        """
         # shielded: one caller that gives up must not cancel the others' wait
-        return await asyncio.shield(asyncio.wrap_future(self._ready))
+        return await asyncio.shield(asyncio.wrap_future(self._started()))
 
     @property
     def pid(self) -> int | None:
@@ -100,6 +96,17 @@ class LocalServer:
         if supervisor is not None and supervisor is not threading.current_thread():
             supervisor.join(_END_S)
 
+    def _started(self) -> Future[Address]:
+        with self._guard:
+            if self._closed:
+                raise EngineUnavailable("this engine server was closed; ask for LocalServer.shared() again")
+            if self._supervisor is None:
+                self._supervisor = threading.Thread(
+                    target=self._supervise, name="engine-server-supervisor", daemon=True
+                )
+                self._supervisor.start()
+            return self._ready
+
     def _supervise(self) -> None:
         deaths = 0
         while True:
@@ -109,14 +116,13 @@ class LocalServer:
                 child = self._child = self._spawn()
             try:
                 address = self._wait_ready(child)
-            except EngineUnavailable as failed:
+            except (EngineUnavailable, ConfigError) as failed:
                 deaths += 1
                 self._port = 0  # somebody else may have taken it
                 _end(child)
-                if deaths >= _QUICK_DEATHS:
-                    log.error("the engine server does not come up: %s", failed)
-                    self._fail(failed)
-                    deaths = 0
+                if deaths >= _QUICK_DEATHS or isinstance(failed, ConfigError):
+                    self._give_up(failed)
+                    return
                 time.sleep(_BACK_OFF_S * 2**deaths)
                 continue
             deaths, self._port = 0, address.port
@@ -151,8 +157,14 @@ class LocalServer:
         try:
             port = int(json.loads(child.stdout.readline())["port"])
             while child.poll() is None:
-                if self._answers(port, "/readyz", 1.0):
+                status, answer = self._get(port, "/readyz", 1.0)
+                if status == 200:
                     return Address(f"http://127.0.0.1:{port}", self._token)
+                if problem := answer.get("problem"):
+                    raise ConfigError(f"the engine server cannot speak: {problem}")
+                for name, state in answer.get("engines", {}).items():
+                    if state not in ("ready", "loading"):
+                        raise EngineUnavailable(f'the engine server cannot load "{name}": {state}')
                 time.sleep(_POLL_S)
             doing = "while it warmed up"
         except (ValueError, KeyError, TypeError):
@@ -182,17 +194,20 @@ class LocalServer:
         while missed < _MISSED_CHECKS:
             if over.wait(self._check_s):
                 return
-            missed = 0 if self._answers(port, "/healthz", self._check_s) else missed + 1
+            status, _ = self._get(port, "/healthz", self._check_s)
+            missed = 0 if status == 200 else missed + 1
         log.error("the engine server has hung and is killed")
         child.kill()
 
-    def _answers(self, port: int, path: str, timeout_s: float) -> bool:
+    def _get(self, port: int, path: str, timeout_s: float) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of the child's answer; (0, {}) if none comes."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, ValueError, http.client.HTTPException):
+            return 0, {}
         finally:
             connection.close()
 
@@ -201,10 +216,12 @@ class LocalServer:
         with self._guard:
             self._ready = Future()
 
-    def _fail(self, error: EngineUnavailable) -> None:
-        """Tell those who wait; who asks later waits for the next try."""
-        failed = self._ready
-        self._renew()
+    def _give_up(self, error: TTSError) -> None:
+        """Tell those who wait, and leave the next try to the next who asks."""
+        log.error("the engine server does not come up: %s", error)
+        with self._guard:
+            self._supervisor = None
+            failed, self._ready = self._ready, Future()
         failed.set_exception(error)
 
 
