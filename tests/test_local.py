@@ -159,6 +159,12 @@ def test_a_fork_has_a_child_of_its_own_and_leaves_its_parents_alone() -> None:
     assert said.stdout == "flat\n", said.stderr
 
 
+async def test_ctrl_c_at_the_terminal_reaches_only_the_parent_which_ends_it(server: LocalServer) -> None:
+    await server.address()  # else it may be started again while the parent is on its way out
+    assert server.pid is not None
+    assert os.getpgid(server.pid) != os.getpgrp()
+
+
 async def test_everybody_in_the_process_shares_one_child() -> None:
     assert LocalServer.shared() is LocalServer.shared()
 
