@@ -26,6 +26,7 @@ from agent.session import Conversation, build_session, build_vad, converse
 from agent.transports.webrtc import Json, WebRtcCall
 from tts_plugin import TTS
 from tts_plugin.errors import BadRequest
+from tts_plugin.text.markup import plain
 
 MAX_TEXT_CHARS = 2000  # as the page's text box
 MAX_WISHES = 16  # typed turns that may wait
@@ -100,7 +101,7 @@ async def _until_over(call: WebRtcCall, conversation: Conversation, mouth: TTS) 
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-        call.hang_up("the session is over")
+        call.hang_up("the agent hung up")
     finally:
         for task in tasks:
             task.cancel()
@@ -142,7 +143,7 @@ class Captions:
                 self._caption(f"u{self._user_turn}", "user", text, final, cut=False)
                 self._user_turn += final
             case AgentSaid(turn, text, final, interrupted):
-                self._caption(f"a{turn}", "agent", text, final, cut=interrupted)
+                self._caption(f"a{turn}", "agent", plain(text), final, cut=interrupted)
             case StateChanged("agent", state):
                 self._send({"type": "state", "state": state})
             case StateChanged(_, state):
