@@ -27,6 +27,7 @@ from agent.transports.webrtc import Json, WebRtcCall
 from agent.web import ListVoices, require_voice
 from tts_plugin import TTS
 from tts_plugin.errors import BadRequest, TTSError
+from tts_plugin.text.markup import plain
 
 MAX_TEXT_CHARS = 2000  # as the page's text box
 MAX_WISHES = 16  # that may wait
@@ -105,7 +106,7 @@ class Talker:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            call.hang_up("the session is over")
+            call.hang_up("the agent hung up")
         finally:
             for task in tasks:
                 task.cancel()
@@ -174,7 +175,7 @@ class Captions:
                 self._caption(f"u{self._user_turn}", "user", text, final, cut=False)
                 self._user_turn += final
             case AgentSaid(turn, text, final, interrupted):
-                self._caption(f"a{turn}", "agent", text, final, cut=interrupted)
+                self._caption(f"a{turn}", "agent", plain(text), final, cut=interrupted)
             case StateChanged("agent", state):
                 self._send({"type": "state", "state": state})
             case StateChanged(_, state):

@@ -50,6 +50,13 @@ def test_captions_replace_each_other_until_one_is_final() -> None:
     ]
 
 
+def test_a_caption_of_the_agent_has_no_markup_while_it_grows_nor_at_the_end() -> None:
+    said = "I answer **in bold**,\n- see [our page](https://x.example/a_b)"
+    growing = [AgentSaid(0, said[:end], False, False) for end in (11, 14, 21, len(said))]
+    texts = [message["text"] for message in told(*growing, UserSaid("2 **", True))]
+    assert texts == ["I answer", "I answer in", "I answer in bold,", "I answer in bold, see our page", "2 **"]
+
+
 def test_states_latencies_and_failures_are_told() -> None:
     assert told(
         StateChanged("agent", "thinking"),

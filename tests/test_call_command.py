@@ -60,7 +60,7 @@ async def test_ctrl_c_in_a_call_ends_it_the_engine_and_the_command_at_once() -> 
 
         began_s = time.monotonic()
         process.send_signal(signal.SIGINT)
-        assert (await browser.told("ended"))["why"] == "ended by the agent"
+        assert (await browser.told("ended"))["why"] == "the agent hung up"
         async with asyncio.timeout(10):
             assert await process.wait() == 0
         assert time.monotonic() - began_s < 5.0  # 1 s on an idle box

@@ -172,6 +172,12 @@ async def test_a_voice_that_is_not_there_is_said_at_once_and_by_its_name(tmp_pat
     server.close()
 
 
+async def test_ctrl_c_at_the_terminal_reaches_only_the_parent_which_ends_it(server: LocalServer) -> None:
+    await server.address()  # else it may be started again while the parent is on its way out
+    assert server.pid is not None
+    assert os.getpgid(server.pid) != os.getpgrp()
+
+
 async def test_everybody_in_the_process_shares_one_child() -> None:
     assert LocalServer.shared() is LocalServer.shared()
 
