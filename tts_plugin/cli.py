@@ -15,7 +15,7 @@ from tts_plugin.arguments import BAD_INPUT, Parser, whole_number
 from tts_plugin.config import load_settings
 from tts_plugin.engine import ENGINES
 from tts_plugin.errors import (
-    EngineUnavailable,
+    NotInstalled,
     Overloaded,
     SynthesisFailed,
     TTSError,
@@ -78,9 +78,7 @@ def load(where: str, user: str, extra: str) -> Callable[..., int | None]:
         return cast(Callable[..., int | None], getattr(import_module(module), name))
     except ModuleNotFoundError as missing:
         hint = f': pip install "sparkvoice[{extra}]"' if extra else ""
-        raise EngineUnavailable(
-            f"{user} needs the module {missing.name}, not installed here{hint}"
-        ) from missing
+        raise NotInstalled(f"{user} needs the module {missing.name}, not installed here{hint}") from missing
 
 
 def _run(words: list[str], commands: Mapping[str, Command]) -> int:

@@ -52,7 +52,7 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
     repeatable. speed: 0.5 to 2.0, None = the voice's own.
 
     `cancelled_streams` counts turns that were cut off; LiveKit emits no metrics for those.
-    Raises ConfigError or BadRequest for arguments that cannot work.
+    Raises ConfigError or BadRequest for arguments that cannot work, NotInstalled if a child could not.
     """
 
     def __init__(
