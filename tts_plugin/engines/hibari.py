@@ -36,7 +36,10 @@ _CLOSERS = "\"'”’)]»"
 
 
 class HibariEngine:
-    """24 kHz, American English, one female voice; `seed` fixes its noise component."""
+    """24 kHz, American English, one female voice; `seed` fixes its noise component.
+
+    It follows `speed` roughly, because it rounds each sound's length: 1.2 comes out as 1.1, 2.0 as 1.6.
+    """
 
     rate = 24000
     languages = frozenset({"en"})
