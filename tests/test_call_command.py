@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import aiohttp
 import psutil
@@ -22,6 +23,7 @@ from tests.engine_server import running
 from tests.far_browser import Browser
 from tts_plugin.errors import ConfigError
 from tts_plugin.link import Address
+from tts_plugin.strict_yaml import shown
 
 
 @asynccontextmanager
@@ -164,7 +166,7 @@ def test_help_says_where_a_browser_gives_its_microphone(capsys: pytest.CaptureFi
     ("environ", "said"),
     [
         ({}, "the FAQ configs/faq.yaml"),
-        ({"SPARKVOICE_FAQ": "/my/answers.yaml"}, "the FAQ /my/answers.yaml"),
+        ({"SPARKVOICE_FAQ": __file__}, f"the FAQ {shown(Path(__file__))}"),
         ({"OPENAI_API_KEY": "k"}, "the language model gpt-4.1-mini at https://api.openai.com/v1"),
         (
             {"LLM_BASE_URL": "http://me:secret@box:11434/v1", "LLM_MODEL": "qwen3"},
