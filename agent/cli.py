@@ -99,7 +99,7 @@ async def agent_behind_the_page(
     engine_side: Settings, agent_side: AgentSide, config: Path | None
 ) -> AsyncIterator[tuple[Converse, ListVoices]]:
     """What talks to callers and what lists its voices; warm, and ended with the block."""
-    where = await _engine_server(engine_side, config)
+    await _engine_server(engine_side, config)  # what does not work is said before anything else is loaded
     brain = build_llm(agent_side)
     async with (
         STT(agent_side.agent.ears_model) as ears,
@@ -107,10 +107,13 @@ async def agent_behind_the_page(
     ):
         ears.prewarm()
 
-        def make_tts(voice: str | None) -> TTS:
+        # asked for anew each time: a child that lost its port when it died has another one now
+        async def make_tts(voice: str | None) -> TTS:
+            where = await _engine_server(engine_side, config)
             return TTS(voice=voice, url=where.url, token=where.token)
 
         async def voices() -> Sequence[Offered]:
+            where = await _engine_server(engine_side, config)
             return await offered_voices(http, where, agent_side.agent.voice)
 
         try:
