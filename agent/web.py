@@ -20,7 +20,6 @@ from agent.transports.ice import IceOptions
 from agent.transports.webrtc import WebRtcCall, answered
 from tts_plugin.errors import (
     BadRequest,
-    ConfigError,
     Overloaded,
     TTSError,
     Unauthorized,
@@ -183,20 +182,6 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
     return app
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The listening socket (port 0 takes a free one), or ConfigError that says what to do."""
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
-        )
-    except OSError as error:
-        reason = error.strerror or "not possible"
-        raise ConfigError(
-            f"cannot listen on port {port} of {host}: {reason}; "
-            "choose another with --port (0 takes a free one)"
-        ) from error
-
-
 @asynccontextmanager
 async def serving(app: web.Application, listener: socket.socket) -> AsyncIterator[int]:
     """Serve `app` while in the block, which closes the listener; yields its port."""
@@ -220,7 +205,7 @@ def require_own_name(host: str, names: Sequence[str]) -> None:
     """Raise Stranger if the Host header is a name that a foreign page may have rebound to us."""
     name = name_of(host)
     if name not in names and not is_loopback(name) and not is_address(name):
-        raise Stranger(f'this page is not "{name}"; if it should be, name it in the configuration (hosts)')
+        raise Stranger(f'this page is not "{name[:100]}"; if it should be, start it with --name {name[:100]}')
 
 
 def require_own_origin(origin: str | None, host: str) -> None:

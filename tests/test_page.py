@@ -13,10 +13,11 @@ import pytest
 from playwright.async_api import Page, expect
 
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Doors, build_app, listen, serving
+from agent.web import Doors, build_app, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tests.parrot import Parrot, voices
 from tts_plugin.audio import Pcm, silence, to_int16
+from tts_plugin.listener import listen
 
 pytestmark = needs_chromium
 

@@ -24,12 +24,13 @@ from agent.config import load_settings
 from agent.ears import STT
 from agent.faq import Entry, Faq
 from agent.session import Conversation
-from agent.web import Doors, Offered, build_app, listen, serving
+from agent.web import Doors, Offered, build_app, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.audio import silence
 from tts_plugin.bench.report import Figure, save, show
 from tts_plugin.errors import EngineUnavailable
+from tts_plugin.listener import listen
 from tts_plugin.server.local import LocalServer
 
 _FADE_MS = 5.0  # the page's gain falls to zero within this
