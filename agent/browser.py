@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,13 +51,13 @@ class Talker:
     settings: AgentSettings
     ears: stt.STT[Any]
     brain: llm.LLM[Any]
-    make_tts: Callable[[str | None], TTS]
+    make_tts: Callable[[str | None], Awaitable[TTS]]
     voices: ListVoices
     meet: Callable[[Conversation], None] = lambda _: None
 
     async def __call__(self, call: WebRtcCall, voice: str | None) -> None:
         """Talk until the browser is gone or the session is over."""
-        mouth = self.make_tts(voice or self.settings.voice)
+        mouth = await self.make_tts(voice or self.settings.voice)
         try:
             if await call.connected():
                 await self._talk(call, mouth)

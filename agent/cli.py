@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -72,7 +72,7 @@ def call(argv: Sequence[str]) -> int | None:
     doors = Doors(token, (*names, own), args.max_calls, IceOptions(tuple(args.ice)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     where = _Entrance(args.host, args.port, names, doors)
-    return asyncio.run(_serve(engine_side, agent_side, args.config, where))
+    return asyncio.run(_until_a_signal(_serve(engine_side, agent_side, args.config, where)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +85,23 @@ class _Entrance:
     doors: Doors
 
 
-async def _serve(
-    engine_side: Settings, agent_side: AgentSide, config: Path | None, entrance: _Entrance
-) -> None:
-    """Until a signal comes, also while it still starts."""
+async def _until_a_signal(serving: Coroutine[None, None, None]) -> None:
+    """Serve until SIGINT or SIGTERM, which also end it while it still starts."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     stopped = asyncio.create_task(stop.wait(), name="a signal")
-    page = asyncio.create_task(_page(engine_side, agent_side, config, entrance), name="page")
-    await asyncio.wait([stopped, page], return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopped, page):
+    served = asyncio.create_task(serving, name="page")
+    await asyncio.wait([stopped, served], return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, served):
         task.cancel()
-    await asyncio.wait([stopped, page])
-    if not page.cancelled():
-        page.result()  # why it ended by itself
+    await asyncio.wait([stopped, served])
+    if not served.cancelled():
+        served.result()  # why it ended by itself
 
 
-async def _page(
+async def _serve(
     engine_side: Settings, agent_side: AgentSide, config: Path | None, entrance: _Entrance
 ) -> None:
     host, doors = entrance.host, entrance.doors
@@ -126,7 +124,7 @@ async def agent_behind_the_page(
     engine_side: Settings, agent_side: AgentSide, config: Path | None
 ) -> AsyncIterator[tuple[Converse, ListVoices]]:
     """What talks to callers and what lists its voices; warm, and ended with the block."""
-    where = await _engine_server(engine_side, config)
+    await _engine_server(engine_side, config)  # what does not work is said before anything else is loaded
     brain = build_llm(agent_side)
     async with (
         STT(agent_side.agent.ears_model) as ears,
@@ -134,10 +132,13 @@ async def agent_behind_the_page(
     ):
         ears.prewarm()
 
-        def make_tts(voice: str | None) -> TTS:
+        # asked for anew each time: a child that lost its port when it died has another one now
+        async def make_tts(voice: str | None) -> TTS:
+            where = await _engine_server(engine_side, config)
             return TTS(voice=voice, url=where.url, token=where.token)
 
         async def voices() -> Sequence[Offered]:
+            where = await _engine_server(engine_side, config)
             return await offered_voices(http, where, agent_side.agent.voice)
 
         try:

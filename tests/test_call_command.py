@@ -96,6 +96,34 @@ async def test_a_chosen_voice_that_is_not_there_is_said_and_the_call_goes_on() -
         await browser.close()
 
 
+@pytest.mark.ears
+async def test_an_engine_that_lost_its_port_when_it_died_is_found_again_by_the_next_call() -> None:
+    async with the_demo() as (process, url), aiohttp.ClientSession() as http:
+        (engine,) = engines_of(process.pid)
+        (port,) = {one.laddr.port for one in engine.net_connections() if one.status == psutil.CONN_LISTEN}
+        engine.kill()
+        async with asyncio.timeout(5):
+            while (thief := took(port)) is None:
+                await asyncio.sleep(0.001)
+        with thief:
+            async with asyncio.timeout(40):
+                while True:
+                    async with http.get(f"{url}voices") as response:
+                        if response.status == 200:
+                            break
+            browser = Browser(None)
+            async with http.post(f"{url}offer", json={"sdp": await browser.offer()}) as response:
+                await browser.accept((await response.json())["sdp"])
+            assert (await browser.told("unmute"))["why"] == "start"  # the greeting
+            await browser.close()
+
+
+def took(port: int) -> socket.socket | None:
+    with suppress(OSError):
+        return socket.create_server(("127.0.0.1", port))
+    return None
+
+
 def engines_of(pid: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(pid).children():
@@ -108,13 +136,18 @@ def engines_of(pid: int) -> list[psutil.Process]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_ends_it_while_it_still_starts(number: signal.Signals) -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "demo", "--port", "0")
-    async with asyncio.timeout(30):
-        while not (engines := engines_of(process.pid)):  # it takes seconds to be ready
-            await asyncio.sleep(0.02)
-    engines[0].suspend()  # or, as here, for ever
-    process.send_signal(number)
-    async with asyncio.timeout(10):
-        assert await process.wait() == 0
+    try:
+        async with asyncio.timeout(30):
+            while not (engines := engines_of(process.pid)):  # it takes seconds to be ready
+                await asyncio.sleep(0.02)
+        engines[0].suspend()  # or, as here, for ever
+        process.send_signal(number)
+        async with asyncio.timeout(10):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     _, left = psutil.wait_procs(engines, timeout=3)
     assert left == []
 
