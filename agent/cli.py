@@ -6,8 +6,9 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -70,29 +71,52 @@ def call(argv: Sequence[str]) -> int | None:
     own = socket.gethostname().lower() if args.host in ANYWHERE else args.host
     doors = Doors(token, (*names, own), args.max_calls, IceOptions(tuple(args.ice)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    return asyncio.run(_serve(engine_side, agent_side, args.config, doors, args.host, args.port, names))
+    where = _Entrance(args.host, args.port, names, doors)
+    return asyncio.run(_until_a_signal(_serve(engine_side, agent_side, args.config, where)))
 
 
-async def _serve(
-    engine_side: Settings,
-    agent_side: AgentSide,
-    config: Path | None,
-    doors: Doors,
-    host: str,
-    port: int,
-    names: Sequence[str],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Entrance:
+    """Where the page is, the names it is reached by, and who may come in."""
+
+    host: str
+    port: int
+    names: Sequence[str]
+    doors: Doors
+
+
+async def _until_a_signal(serving: Coroutine[None, None, None]) -> None:
+    """Serve until SIGINT or SIGTERM, which also end it while it still starts."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with listen(host, port) as listener:  # first: a port in use is said before anything is loaded
+    stopped = asyncio.create_task(stop.wait(), name="a signal")
+    served = asyncio.create_task(serving, name="page")
+    await asyncio.wait([stopped, served], return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, served):
+        task.cancel()
+    await asyncio.wait([stopped, served])
+    if not served.cancelled():
+        served.result()  # why it ended by itself
+
+
+async def _serve(
+    engine_side: Settings, agent_side: AgentSide, config: Path | None, entrance: _Entrance
+) -> None:
+    host, doors = entrance.host, entrance.doors
+    with listen(host, entrance.port) as listener:  # first: a port in use is said before anything is loaded
         async with (
             agent_behind_the_page(engine_side, agent_side, config) as (converse, voices),
             serving(build_app(files("demo") / "static", converse, voices, doors), listener) as taken,
         ):
-            print(who_answers(agent_side), *way_in(host, names, taken, doors.token), sep="\n", flush=True)
-            await stop.wait()
+            print(
+                who_answers(agent_side),
+                *way_in(host, entrance.names, taken, doors.token),
+                sep="\n",
+                flush=True,
+            )
+            await asyncio.Event().wait()  # until it is cancelled
 
 
 @asynccontextmanager
@@ -100,7 +124,7 @@ async def agent_behind_the_page(
     engine_side: Settings, agent_side: AgentSide, config: Path | None
 ) -> AsyncIterator[tuple[Converse, ListVoices]]:
     """What talks to callers and what lists its voices; warm, and ended with the block."""
-    where = await _engine_server(engine_side, config)
+    await _engine_server(engine_side, config)  # what does not work is said before anything else is loaded
     brain = build_llm(agent_side)
     async with (
         STT(agent_side.agent.ears_model) as ears,
@@ -108,14 +132,17 @@ async def agent_behind_the_page(
     ):
         ears.prewarm()
 
-        def make_tts(voice: str | None) -> TTS:
+        # asked for anew each time: a child that lost its port when it died has another one now
+        async def make_tts(voice: str | None) -> TTS:
+            where = await _engine_server(engine_side, config)
             return TTS(voice=voice, url=where.url, token=where.token)
 
         async def voices() -> Sequence[Offered]:
+            where = await _engine_server(engine_side, config)
             return await offered_voices(http, where, agent_side.agent.voice)
 
         try:
-            yield Talker(agent_side.agent, ears, brain, make_tts), voices
+            yield Talker(agent_side.agent, ears, brain, make_tts, voices), voices
         finally:
             await brain.aclose()
 

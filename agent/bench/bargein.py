@@ -190,10 +190,10 @@ async def _call(mic: Path) -> AsyncIterator[Bench]:
     ears, brain = STT(settings.agent.ears_model), _talkative()
     ears.prewarm()
 
-    def make_tts(voice: str | None) -> TTS:
+    async def make_tts(voice: str | None) -> TTS:
         return TTS(voice=voice, url=where.url, token=where.token)
 
-    talker = Talker(settings.agent, ears, brain, make_tts, met.set_result)
+    talker = Talker(settings.agent, ears, brain, make_tts, voices, met.set_result)
     app = build_app(files("demo") / "static", talker, voices, Doors())
     try:
         async with (
