@@ -49,7 +49,7 @@ def test_the_command_exists_and_takes_these_options(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = next(name for name in COMMANDS if command[1:][: len(name.split())] == name.split())
-    if name in ("say", "voices list"):
+    if name == "voices list" or (name == "say" and "--voice" not in command):
         assert main(command[1:]) == 0
         return
     assert main([*command[1:], "--help"]) == 0  # it would run on, so its help is asked
