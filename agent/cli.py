@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -70,29 +71,54 @@ def call(argv: Sequence[str]) -> int | None:
     own = socket.gethostname().lower() if args.host in ANYWHERE else args.host
     doors = Doors(token, (*names, own), args.max_calls, IceOptions(tuple(args.ice)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    return asyncio.run(_serve(engine_side, agent_side, args.config, doors, args.host, args.port, names))
+    where = _Entrance(args.host, args.port, names, doors)
+    return asyncio.run(_serve(engine_side, agent_side, args.config, where))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entrance:
+    """Where the page is, the names it is reached by, and who may come in."""
+
+    host: str
+    port: int
+    names: Sequence[str]
+    doors: Doors
 
 
 async def _serve(
-    engine_side: Settings,
-    agent_side: AgentSide,
-    config: Path | None,
-    doors: Doors,
-    host: str,
-    port: int,
-    names: Sequence[str],
+    engine_side: Settings, agent_side: AgentSide, config: Path | None, entrance: _Entrance
 ) -> None:
+    """Until a signal comes, also while it still starts."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with listen(host, port) as listener:  # first: a port in use is said before anything is loaded
+    stopped = asyncio.create_task(stop.wait(), name="a signal")
+    page = asyncio.create_task(_page(engine_side, agent_side, config, entrance), name="page")
+    await asyncio.wait([stopped, page], return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, page):
+        task.cancel()
+    await asyncio.wait([stopped, page])
+    if not page.cancelled():
+        page.result()  # why it ended by itself
+
+
+async def _page(
+    engine_side: Settings, agent_side: AgentSide, config: Path | None, entrance: _Entrance
+) -> None:
+    host, doors = entrance.host, entrance.doors
+    with listen(host, entrance.port) as listener:  # first: a port in use is said before anything is loaded
         async with (
             agent_behind_the_page(engine_side, agent_side, config) as (converse, voices),
             serving(build_app(files("demo") / "static", converse, voices, doors), listener) as taken,
         ):
-            print(who_answers(agent_side), *way_in(host, names, taken, doors.token), sep="\n", flush=True)
-            await stop.wait()
+            print(
+                who_answers(agent_side),
+                *way_in(host, entrance.names, taken, doors.token),
+                sep="\n",
+                flush=True,
+            )
+            await asyncio.Event().wait()  # until it is cancelled
 
 
 @asynccontextmanager
@@ -115,7 +141,7 @@ async def agent_behind_the_page(
             return await offered_voices(http, where, agent_side.agent.voice)
 
         try:
-            yield Talker(agent_side.agent, ears, brain, make_tts), voices
+            yield Talker(agent_side.agent, ears, brain, make_tts, voices), voices
         finally:
             await brain.aclose()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tts_plugin.config import ARGUMENTS, ENVIRONMENT, Section, bundled, layered, read_config, variable
-from tts_plugin.strict_yaml import Json, Source
+from tts_plugin.strict_yaml import BadYaml, Document, Json, Problem, Source
 
 INSTRUCTIONS = (
     "You are a friendly voice assistant on a call. Answer in one or two short spoken sentences, "
@@ -93,14 +93,27 @@ def load_settings(
         for key in ("voice", "faq", "ears_model")
         if (value := variable(env, f"SPARKVOICE_{key.upper()}"))
     }
-    agent = layered(
-        AgentSettings,
-        "agent",
-        document,
-        {ENVIRONMENT: told, ARGUMENTS: arguments or {}},
-        paths=("faq", "ears_model"),
-    )
+    layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: told, ARGUMENTS: arguments or {}}
+    agent = layered(AgentSettings, "agent", document, layers, paths=("faq", "ears_model"))
+    _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
+    _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
     return Settings(agent, layered(PhoneSettings, "phone", document, {}), _llm(env))
+
+
+def _require_there(
+    key: str,
+    path: Path | None,
+    is_there: Callable[[Path], bool],
+    what: str,
+    document: Document,
+    layers: Mapping[str, Mapping[str, Json]],
+) -> None:
+    """Raise ConfigError that names the layer, in a file also the line, whose path leads nowhere."""
+    if path is None or is_there(path):
+        return
+    message = f"agent.{key}: there is no {what} {path}"
+    above = [layer for layer, values in layers.items() if key in values]
+    raise BadYaml([Problem(above[-1], None, message) if above else document.problem(("agent", key), message)])
 
 
 def _llm(env: Mapping[str, str]) -> LlmSettings | None:

@@ -169,7 +169,7 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
         if not isinstance(sdp, str) or not (voice is None or isinstance(voice, str)):
             raise BadRequest('an offer is {"sdp": "...", "voice": "..." or null}')
         if voice is not None:
-            _require_voice(voice, await voices())
+            require_voice(voice, await voices())
         loopback = is_loopback(name_of(request.host))
         return web.json_response({"sdp": await calls.start(sdp, voice, loopback=loopback)})
 
@@ -222,7 +222,8 @@ def _require_token(request: web.Request, token: str | None) -> None:
         raise Unauthorized("open the page with the link that was printed at the start: it holds the token")
 
 
-def _require_voice(voice: str, offered: Sequence[Offered]) -> None:
+def require_voice(voice: str, offered: Sequence[Offered]) -> None:
+    """Raise VoiceNotFound, naming the nearest, unless the voice is among those offered."""
     known = [one.id for one in offered]
     if voice not in known:
         raise VoiceNotFound(f'no voice "{voice[:70]}"{did_you_mean(voice[:70], known)}')

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from agent.config import AgentSettings, LlmSettings, load_settings
-from tts_plugin.config import read_config
+from tts_plugin.config import bundled, read_config
 from tts_plugin.errors import ConfigError
 
 
@@ -56,11 +57,37 @@ def test_a_value_out_of_range_says_which_layer_it_came_from(tmp_path: Path) -> N
         load_settings(path, environ={}, arguments={"min_silence_s": 9.0})
 
 
-def test_a_path_in_a_file_is_meant_from_that_file(tmp_path: Path) -> None:
+def test_a_path_in_a_file_is_meant_from_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "agent:\n  faq: answers.yaml\n  ears_model: ~/whisper\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "answers.yaml").touch()
+    (tmp_path / "home" / "whisper").mkdir(parents=True)
     settings = load_settings(path, environ={}).agent
     assert settings.faq == tmp_path / "answers.yaml"
-    assert settings.ears_model == Path.home() / "whisper"
+    assert settings.ears_model == tmp_path / "home" / "whisper"
+
+
+def test_a_path_that_leads_nowhere_is_said_with_its_file_line_and_key_or_its_layer(tmp_path: Path) -> None:
+    path = write(tmp_path, "agent:\n  voice: tone\n  faq: nofaq.yaml\n")
+    with pytest.raises(ConfigError, match=r"deployment\.yaml:3: agent\.faq: there is no file .*nofaq\.yaml"):
+        load_settings(path, environ={})
+    with pytest.raises(
+        ConfigError, match=r"^SPARKVOICE_\* environment: agent\.faq: there is no file gone\.yaml"
+    ):
+        load_settings(path, environ={"SPARKVOICE_FAQ": "gone.yaml"})
+    with pytest.raises(ConfigError, match=r"^arguments: agent\.ears_model: there is no folder gone"):
+        load_settings(environ={}, arguments={"ears_model": "gone"})
+    (tmp_path / "real.yaml").touch()
+    assert load_settings(path, environ={"SPARKVOICE_FAQ": str(tmp_path / "real.yaml")}).agent.faq
+
+
+def test_the_bundled_file_names_every_environment_variable() -> None:
+    shown = (bundled("configs") / "default.yaml").read_text(encoding="utf-8")
+    for name in (
+        *("SPARKVOICE_URL", "SPARKVOICE_TOKEN", "SPARKVOICE_VOICE", "SPARKVOICE_VOICES", "SPARKVOICE_FAQ"),
+        *("SPARKVOICE_EARS_MODEL", "OPENAI_API_KEY", "LLM_BASE_URL", "LLM_MODEL"),
+    ):
+        assert re.search(rf"\b{name}\b", shown), name
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import socket
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import aiohttp
 import psutil
@@ -21,6 +23,7 @@ from tests.engine_server import running
 from tests.far_browser import Browser
 from tts_plugin.errors import ConfigError
 from tts_plugin.link import Address
+from tts_plugin.strict_yaml import shown
 
 
 @asynccontextmanager
@@ -76,6 +79,61 @@ async def test_callers_are_offered_no_test_voice_unless_it_is_the_agents_own() -
     assert [(voice.id, voice.default) for voice in both] == [("hibari", False), ("tone", True)]
 
 
+@pytest.mark.ears
+async def test_a_chosen_voice_that_is_not_there_is_said_and_the_call_goes_on() -> None:
+    async with the_demo() as (_, url), aiohttp.ClientSession() as http:
+        browser = Browser(None)
+        async with http.post(f"{url}offer", json={"sdp": await browser.offer()}) as response:
+            await browser.accept((await response.json())["sdp"])
+        await browser.told("unmute")  # the greeting
+        browser.channel.send('{"type": "voice", "id": "hibary"}')
+        error = await browser.told("error")
+        assert (error["code"], 'did you mean "hibari"' in error["message"]) == ("voice_not_found", True)
+        browser.channel.send('{"type": "text", "text": "When are you open?"}')
+        assert (await browser.told("mute"))["why"] == "clear"
+        browser.channel.send('{"type": "ping"}')
+        assert (await browser.told("unmute"))["why"] == "start"
+        await browser.close()
+
+
+def engines_of(pid: int) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.Error):  # what an import ran is gone by now
+            if "tts_plugin.server" in child.cmdline():
+                found.append(child)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_while_it_still_starts(number: signal.Signals) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "demo", "--port", "0")
+    async with asyncio.timeout(30):
+        while not (engines := engines_of(process.pid)):  # it takes seconds to be ready
+            await asyncio.sleep(0.02)
+    engines[0].suspend()  # or, as here, for ever
+    process.send_signal(number)
+    async with asyncio.timeout(10):
+        assert await process.wait() == 0
+    _, left = psutil.wait_procs(engines, timeout=3)
+    assert left == []
+
+
+async def test_a_default_voice_that_is_not_there_is_one_line_and_exit_code_2() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "demo",
+        "--port",
+        "0",
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "SPARKVOICE_VOICE": "hibary"},
+    )
+    _, said = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 2
+    assert 'no voice "hibary"; did you mean "hibari"?' in said.decode().splitlines()[-1]
+
+
 def test_an_open_host_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARKVOICE_TOKEN", raising=False)
     with pytest.raises(ConfigError, match="SPARKVOICE_TOKEN"):
@@ -108,7 +166,7 @@ def test_help_says_where_a_browser_gives_its_microphone(capsys: pytest.CaptureFi
     ("environ", "said"),
     [
         ({}, "the FAQ configs/faq.yaml"),
-        ({"SPARKVOICE_FAQ": "/my/answers.yaml"}, "the FAQ /my/answers.yaml"),
+        ({"SPARKVOICE_FAQ": __file__}, f"the FAQ {shown(Path(__file__))}"),
         ({"OPENAI_API_KEY": "k"}, "the language model gpt-4.1-mini at https://api.openai.com/v1"),
         (
             {"LLM_BASE_URL": "http://me:secret@box:11434/v1", "LLM_MODEL": "qwen3"},

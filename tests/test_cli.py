@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import wave
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import soundfile
 
+import tts_plugin
 from tts_plugin.audio import samples_of
 from tts_plugin.cli import COMMANDS, Command, main
 from tts_plugin.errors import SynthesisFailed
@@ -164,6 +166,7 @@ def test_say_speaks_what_it_can_and_names_what_it_left_out(capsys: pytest.Captur
         (["Hi.", "--speed", "nan"], '--speed: "nan" should be a number from 0.5 to 2.0'),
         (["Hi.", "--out", "none/x.wav"], "cannot write none/x.wav: No such file or directory"),
         (["Hi.", "--out", "."], "cannot write .: it is a folder"),
+        (["Hi.", "--out", "x.mp3"], '--out: "x.mp3" should end in .wav, or be "-" for standard output'),
         (["Hi.", "--out", "x" * 300], "File name too long"),
         (["Hi.", "--config", "none.yaml"], "none.yaml: cannot be read: No such file or directory"),
         (["Hi.", "--voise", "tone"], "unrecognized arguments: --voise tone"),
@@ -336,6 +339,9 @@ def test_serve_listens_says_where_and_ends_when_told_to() -> None:
     ("argv", "said"),
     [
         (["sya"], 'no command "sya"; did you mean "say"?'),
+        (["sya", "hi"], 'no command "sya"; did you mean "say"?'),
+        (["sya", "--voice", "tone"], 'no command "sya"; did you mean "say"?'),
+        (["voice", "list"], 'no command "voice"; did you mean "voices"?'),
         (["voices"], "which one: voices list, voices check?"),
         (["voices", "chekc"], 'no command "voices chekc"; did you mean "voices check"?'),
         (["bench"], "which one: bench latency, bench turn, bench bargein?"),
@@ -354,7 +360,30 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"  {name} " in out
         assert command.summary in out
     assert main([]) == 2
+
+
+@pytest.mark.parametrize("group", ["voices", "bench"])
+def test_the_help_of_a_group_lists_its_commands_and_no_others(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([group, "--help"]) == 0
+    out = capsys.readouterr().out
+    for name in COMMANDS:
+        assert (f"  {name} " in out) == name.startswith(group)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"sparkvoice {tts_plugin.__version__}\n"
+
+
+def test_the_help_of_say_tells_where_it_writes_and_that_it_replaces(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["say", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "default: out.wav" in out
+    assert "replaced" in out
 
 
 def test_a_module_that_is_not_installed_is_named_with_the_extra_that_brings_it(
@@ -366,6 +395,49 @@ def test_a_module_that_is_not_installed_is_named_with_the_extra_that_brings_it(
         "sparkvoice: call needs the module no_such_module_here, not installed here:"
         ' pip install "sparkvoice[agent]"\n'
     )
+
+
+@pytest.mark.parametrize("name", ["call", "bench latency", "bench turn", "bench bargein"])
+def test_without_livekit_a_command_that_needs_it_is_one_line_that_says_what_to_install(
+    name: str, tmp_path: Path
+) -> None:
+    hide = tmp_path / "hide.py"  # a real process, since this one has LiveKit loaded
+    hide.write_text(
+        "import sys\nsys.modules['livekit'] = None\n"
+        "from tts_plugin.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
+    told = subprocess.run(
+        [sys.executable, hide, *name.split()],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (told.returncode, told.stdout) == (2, "")
+    extras = COMMANDS[name].extra
+    assert told.stderr.startswith(f"sparkvoice: {name} needs the module livekit")
+    assert told.stderr.endswith(f'pip install "sparkvoice[{extras}]"\n')
+    assert told.stderr.count("\n") == 1
+
+
+def test_the_plugin_without_livekit_is_an_import_error_that_says_what_to_install() -> None:
+    code = "import sys\nsys.modules['livekit'] = None\nfrom tts_plugin import TTS\n"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = told.stderr.strip().splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError: tts_plugin.TTS needs livekit-agents")
+    assert 'pip install "sparkvoice[livekit]"' in last
+
+
+def test_every_extra_that_a_command_names_is_one() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for command in COMMANDS.values():
+        assert set(filter(None, command.extra.split(","))) <= known.keys()
 
 
 @pytest.fixture

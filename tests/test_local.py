@@ -12,7 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tts_plugin.errors import BadRequest, EngineUnavailable
+from tts_plugin.errors import (
+    BadRequest,
+    ConfigError,
+    EngineUnavailable,
+    NotInstalled,
+    TTSError,
+    VoiceNotFound,
+)
 from tts_plugin.remote import Remote, RemoteUtterance, Request
 from tts_plugin.server.local import LocalServer
 
@@ -73,13 +80,69 @@ async def test_a_caller_that_gives_up_waiting_does_not_spoil_it_for_the_others(s
     assert (await server.address()).token
 
 
-async def test_a_server_that_cannot_come_up_is_an_error_and_not_a_wait_for_ever(tmp_path: Path) -> None:
-    config = tmp_path / "broken.yaml"
-    config.write_text("engine:\n  voise: tone\n")
-    server = LocalServer(config)
-    with pytest.raises(EngineUnavailable, match="log says why"):
-        await asyncio.wait_for(server.address(), 30)
+@pytest.mark.parametrize(
+    ("config", "kind", "said"),
+    [
+        ("engine:\n  voise: tone\n", ConfigError, r'c\.yaml:2: unknown key "engine\.voise".*"voice"'),
+        ("engine:\n  voice: ton\n", VoiceNotFound, 'did you mean "tone"'),
+        ("engine:\n  warm: [hibary]\n", ConfigError, 'no engine "hibary"; did you mean "hibari"'),
+    ],
+)
+async def test_what_no_second_try_can_mend_is_said_at_once_and_looked_at_again_when_asked(
+    config: str, kind: type[TTSError], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(config)
+    server = LocalServer(path)
+    with pytest.raises(kind, match=said):
+        await asyncio.wait_for(server.address(), 20)
+    assert len(caplog.records) == 1, "one child, one complaint"
+    assert server.pid is None
+    path.write_text("engine:\n  voice: tone\n")
+    assert (await asyncio.wait_for(server.address(), 20)).token
     server.close()
+
+
+async def test_a_child_that_dies_as_it_starts_is_tried_three_times_and_then_again_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tmp_path / "starts"
+    hibari = "import os\nwith open(os.environ['STARTS'], 'a') as file:\n    file.write('x')\nos._exit(1)\n"
+    (tmp_path / "hibari.py").write_text(hibari)
+    monkeypatch.setenv("STARTS", str(starts))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = LocalServer()
+    for tries in ("xxx", "xxxxxx"):
+        with pytest.raises(EngineUnavailable, match=r"status 1\); its log says why"):
+            await asyncio.wait_for(server.address(), 30)
+        await asyncio.sleep(1.0)
+        assert starts.read_text() == tries, "nobody asks, so nothing is started"
+    server.close()
+
+
+async def test_a_child_without_its_engine_is_an_error_at_once_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hibari.py").write_text('raise ModuleNotFoundError("none here", name="hibari")\n')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    server = LocalServer()
+    with pytest.raises(NotInstalled, match=r'needs the package hibari.*pip install "sparkvoice\[hibari\]"'):
+        await asyncio.wait_for(server.address(), 20)
+    server.close()
+
+
+async def test_without_the_engine_servers_packages_no_child_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)  # what importlib takes for not installed
+    server = LocalServer()
+    with pytest.raises(
+        NotInstalled, match=r'uvicorn.*pip install "sparkvoice\[hibari,server\]".*url='
+    ) as error:
+        await server.address()
+    assert "fastapi" not in str(error.value)
+    assert not error.value.retryable
+    assert server.pid is None
 
 
 def test_a_connection_serves_one_event_loop_after_another_but_not_two_at_once(tmp_path: Path) -> None:
@@ -157,6 +220,19 @@ def test_a_fork_has_a_child_of_its_own_and_leaves_its_parents_alone() -> None:
         check=False,
     )
     assert said.stdout == "flat\n", said.stderr
+
+
+async def test_a_voice_that_is_not_there_is_said_at_once_and_by_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "tome.yaml"
+    config.write_text("engine:\n  voice: tome\n")
+    server = LocalServer(config)
+    for _ in range(2):  # who asks again is told again
+        with pytest.raises(VoiceNotFound, match='did you mean "tone"'):
+            await asyncio.wait_for(server.address(), 20)
+        assert server.pid is None
+    config.write_text("engine:\n  voice: tone\n")
+    assert (await asyncio.wait_for(server.address(), 20)).token
+    server.close()
 
 
 async def test_ctrl_c_at_the_terminal_reaches_only_the_parent_which_ends_it(server: LocalServer) -> None:

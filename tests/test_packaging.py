@@ -49,7 +49,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dist = tmp_path_factory.mktemp("dist")
-    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", dist, source, cwd=dist)
+    build = ("--no-deps", "--no-build-isolation", "--no-index", "--log", dist / "log", "-w", dist)
+    run(*PIP, "wheel", *build, source, cwd=dist)
     (made,) = dist.glob("sparkvoice-*.whl")
     return made
 
@@ -75,6 +76,12 @@ def voices_seen(binaries: Path, cwd: Path) -> dict[str, str]:
 def settings_file(binaries: Path, cwd: Path) -> Path:
     code = "from tts_plugin.config import load_settings; print(load_settings().document.source)"
     return Path(run(binaries / "python", "-c", code, cwd=cwd).strip())
+
+
+def test_the_build_has_nothing_to_warn_of(wheel: Path) -> None:
+    log = (wheel.parent / "log").read_text()
+    assert "copying demo/__init__.py" in log, "the log tells what the build did"
+    assert "Warning" not in log, log[log.index("Warning") - 200 :][:1000]
 
 
 def test_the_wheel_holds_every_voice_every_settings_file_and_the_type_marks(wheel: Path) -> None:

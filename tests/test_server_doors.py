@@ -206,14 +206,22 @@ async def test_it_is_not_ready_while_its_engine_cannot_be_loaded() -> None:
     async with running(build=build) as port:
         await asyncio.sleep(0.05)
         assert (await get(port, "/healthz"))[0] == 200
-        assert await get(port, "/readyz") == (503, {"ready": False, "engines": {"tone": "no such GPU"}})
+        assert await get(port, "/readyz") == (
+            503,
+            {
+                "ready": False,
+                "engines": {"tone": "no such GPU"},
+                "error": {"code": "engine_unavailable", "message": "no such GPU", "retryable": True},
+            },
+        )
 
 
 async def test_it_is_not_ready_without_a_voice(tmp_path: Path) -> None:
     async with running(settings_of(), registry=VoiceRegistry([tmp_path], ["tone"])) as port:
         status, body = await get(port, "/readyz")
         assert status == 503
-        assert "no voice" in body["problem"]
+        assert body["error"]["code"] == "voice_not_found"
+        assert "no voice" in body["error"]["message"]
         assert (await get(port, "/v1/voices"))[1]["voices"] == []
 
 
@@ -347,17 +355,25 @@ def test_a_child_dies_with_a_parent_that_is_killed() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--config", "no/such.yaml"], "no/such.yaml"),
         (["--port", "70000"], "70000"),
         (["--loud"], "--loud"),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(argv: list[str], said: str) -> None:
     with child(*argv) as process:
-        _, err = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 2
+        out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (2, "")
+    assert err.count("\n") == 1
     assert said in err
-    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_child_that_cannot_serve_tells_its_parent_why_in_its_one_line() -> None:
+    with child("--config", "no/such.yaml") as process:
+        out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, err) == (2, "")
+    error = json.loads(out)["error"]
+    assert (error["code"], error["retryable"]) == ("config_error", False)
+    assert "no/such.yaml" in error["message"]
 
 
 def test_the_server_runs_without_a_parent_too(tmp_path: Path) -> None:

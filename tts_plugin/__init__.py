@@ -27,4 +27,11 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as missing:
+        if not (missing.name or "").startswith("livekit"):
+            raise
+        raise ModuleNotFoundError(
+            f'tts_plugin.{name} needs livekit-agents: pip install "sparkvoice[livekit]"', name=missing.name
+        ) from missing

@@ -11,11 +11,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from tts_plugin import __version__
 from tts_plugin.arguments import BAD_INPUT, Parser, whole_number
 from tts_plugin.config import load_settings
 from tts_plugin.engine import ENGINES
 from tts_plugin.errors import (
-    EngineUnavailable,
+    NotInstalled,
     Overloaded,
     SynthesisFailed,
     TTSError,
@@ -27,11 +28,13 @@ from tts_plugin.voices import described, open_registry
 
 OK, FAILED, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141  # the last two as shells count signals
 
+_HELP = ("-h", "--help")
+
 Run = Callable[[list[str]], int | None]  # a command: its own arguments in, exit code out (None = OK)
 
 
 class Command(NamedTuple):
-    """where: "module:function" of a Run, imported on use. extra: of this distribution, that it needs."""
+    """where: "module:function" of a Run, imported on use. extra: all of this distribution that it needs."""
 
     where: str
     summary: str
@@ -42,9 +45,11 @@ COMMANDS: dict[str, Command] = {
     "say": Command("tts_plugin.say:main", "speak a text into a WAV file"),
     "voices list": Command("tts_plugin.cli:list_voices", "the voices there are"),
     "voices check": Command("tts_plugin.cli:check_voices", "what is wrong in the voice files"),
-    "serve": Command("tts_plugin.cli:serve", "run the engine server", "server"),
-    "call": Command("agent.cli:call", "talk to the agent in the browser", "agent,webrtc"),
-    "bench latency": Command("tts_plugin.bench.latency:main", "time from text to sound", "all"),
+    "serve": Command("tts_plugin.cli:serve", "run the engine server", "hibari,server"),
+    "call": Command("agent.cli:call", "talk to the agent in the browser", "all"),
+    "bench latency": Command(
+        "tts_plugin.bench.latency:main", "time from text to sound", "hibari,server,livekit"
+    ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),
 }
@@ -78,9 +83,7 @@ def load(where: str, user: str, extra: str) -> Callable[..., int | None]:
         return cast(Callable[..., int | None], getattr(import_module(module), name))
     except ModuleNotFoundError as missing:
         hint = f': pip install "sparkvoice[{extra}]"' if extra else ""
-        raise EngineUnavailable(
-            f"{user} needs the module {missing.name}, not installed here{hint}"
-        ) from missing
+        raise NotInstalled(f"{user} needs the module {missing.name}, not installed here{hint}") from missing
 
 
 def _run(words: list[str], commands: Mapping[str, Command]) -> int:
@@ -90,19 +93,27 @@ def _run(words: list[str], commands: Mapping[str, Command]) -> int:
             command = commands[name]
             run = load(command.where, name, command.extra)
             return run(words[count:]) or OK
-    if words and words[0] in ("-h", "--help"):
+    head, option = [*words, "", ""][:2]
+    if head in _HELP:
         print(_help(commands))
         return OK
-    asked = " ".join(word for word in words[:2] if not word.startswith("-"))
-    group = [name for name in commands if asked and name.startswith(f"{asked} ")]
-    if group:
-        print(f"sparkvoice: which one: {', '.join(group)}?", file=sys.stderr)
-    elif asked:
-        heads = {name.partition(" ")[0] for name in commands}
-        known = commands if words[0] in heads else heads
-        print(f'sparkvoice: no command "{asked}"{did_you_mean(asked, known)}', file=sys.stderr)
-    else:
+    if head == "--version":
+        print(f"sparkvoice {__version__}")
+        return OK
+    group = {name: command for name, command in commands.items() if name.startswith(f"{head} ")}
+    if group and option in _HELP:
+        print(_help(group))
+        return OK
+    if not head:
         print(_help(commands), file=sys.stderr)
+    elif not group:
+        heads = {name.partition(" ")[0] for name in commands}
+        print(f'sparkvoice: no command "{head}"{did_you_mean(head, heads)}', file=sys.stderr)
+    elif not option or option.startswith("-"):
+        print(f"sparkvoice: which one: {', '.join(group)}?", file=sys.stderr)
+    else:
+        asked = f"{head} {option}"
+        print(f'sparkvoice: no command "{asked}"{did_you_mean(asked, group)}', file=sys.stderr)
     return BAD_INPUT
 
 
@@ -185,7 +196,7 @@ def serve(argv: list[str]) -> int:
     chosen = {key: value for key, value in (("host", args.host), ("port", args.port)) if value is not None}
     settings = load_settings(args.config, server=chosen)
     settings.server.require_closed_door()
-    load("tts_plugin.server.run:serve", "serve", "server")(settings)
+    load("tts_plugin.server.run:serve", "serve", COMMANDS["serve"].extra)(settings)
     return OK
 
 

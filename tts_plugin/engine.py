@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from tts_plugin.audio import AudioFrame
 from tts_plugin.config import EngineSettings
-from tts_plugin.errors import ConfigError, EngineUnavailable, did_you_mean
+from tts_plugin.errors import ConfigError, NotInstalled, did_you_mean
 from tts_plugin.limits import Latency
 from tts_plugin.voices import Voice
 
@@ -102,7 +102,7 @@ def load_engine(name: str, settings: EngineSettings) -> Engine:
     try:
         build = cast(EngineFactory, getattr(import_module(module), factory))
     except ImportError as missing:
-        raise EngineUnavailable(
+        raise NotInstalled(
             f'engine "{name}" needs the package {missing.name}: pip install "sparkvoice[{name}]"'
         ) from missing
     return build(settings)

@@ -42,10 +42,17 @@ class UnsupportedText(TTSError):
 
 
 class EngineUnavailable(TTSError):
-    """The engine or its server is not there: not started, not installed, died or unreachable."""
+    """The engine or its server is not there: not started, died or unreachable."""
 
     code = "engine_unavailable"
     retryable = True
+
+
+class NotInstalled(EngineUnavailable):
+    """Something that the request needs is not installed here, or not in the version that was tested."""
+
+    code = "not_installed"
+    retryable = False
 
 
 class Overloaded(TTSError):
@@ -66,6 +73,32 @@ class Unauthorized(TTSError):
     """The bearer token is missing or wrong."""
 
     code = "unauthorized"
+
+
+_KINDS: tuple[type[TTSError], ...] = (
+    BadRequest,
+    ConfigError,
+    VoiceNotFound,
+    UnsupportedText,
+    EngineUnavailable,
+    NotInstalled,
+    Overloaded,
+    SynthesisFailed,
+    Unauthorized,
+)
+
+
+def told(error: TTSError) -> dict[str, str | bool]:
+    """What is told of an error outside this process; `retold` makes it an error again."""
+    return {"code": error.code, "message": str(error), "retryable": error.retryable}
+
+
+def retold(code: str, message: str, retryable: bool) -> TTSError:
+    """The error that another process told of; one this version does not know keeps its `retryable`."""
+    for kind in _KINDS:
+        if kind.code == code:
+            return kind(message)
+    return (SynthesisFailed if retryable else BadRequest)(f"{code}: {message}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

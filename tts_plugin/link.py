@@ -19,8 +19,7 @@ from tts_plugin.errors import (
     SynthesisFailed,
     TTSError,
     Unauthorized,
-    UnsupportedText,
-    VoiceNotFound,
+    retold,
 )
 
 _CONNECT_S = 5.0  # opening the connection, beyond which the server counts as unreachable
@@ -29,20 +28,6 @@ _CLOSE_S = 0.5
 
 # what reaches one context: audio, messages, or the error that ends it
 Inbox = asyncio.Queue[bytes | wire.Message | TTSError]
-
-_ERRORS: dict[str, type[TTSError]] = {
-    kind.code: kind
-    for kind in (
-        BadRequest,
-        ConfigError,
-        EngineUnavailable,
-        Overloaded,
-        SynthesisFailed,
-        Unauthorized,
-        UnsupportedText,
-        VoiceNotFound,
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +125,9 @@ class Link:
             raise BadRequest(message.message if isinstance(message, wire.Error) else data)
         if message.context in self._inboxes:
             self._inboxes[message.context].put_nowait(
-                _error(message) if isinstance(message, wire.Error) else message
+                retold(message.code, message.message, message.retryable)
+                if isinstance(message, wire.Error)
+                else message
             )
 
     def _lose(self, error: TTSError) -> None:
@@ -180,10 +167,3 @@ async def open_socket(address: Address) -> ClientConnection:
             f"no engine server at {address.url} ({down or type(down).__name__}): "
             "start it with `sparkvoice serve`"
         ) from down
-
-
-def _error(message: wire.Error) -> TTSError:
-    """The error that the server named; one this version does not know keeps its retryable flag."""
-    if message.code in _ERRORS:
-        return _ERRORS[message.code](message.message)
-    return (SynthesisFailed if message.retryable else BadRequest)(f"{message.code}: {message.message}")

@@ -89,7 +89,9 @@ class Remote:
                 await self.aclose()
                 try:
                     self._link = await self._open()
-                except EngineUnavailable:
+                except EngineUnavailable as down:
+                    if not down.retryable:
+                        raise
                     # it may have died just now: by then its supervisor knows, and `locate` waits
                     await asyncio.sleep(_RETRY_S)
                     self._link = await self._open()

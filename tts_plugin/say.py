@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import wave
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -34,10 +35,21 @@ def main(argv: list[str]) -> None:
     parser = Parser("sparkvoice say", description="Speak a text into a WAV file (mono, 16 bit).")
     parser.add_argument("text", metavar="TEXT", help='what to say; "-" reads standard input')
     parser.add_argument("--voice", metavar="ID", help="see: sparkvoice voices list")
-    parser.add_argument("--out", metavar="F.wav", default="out.wav", help='"-" is standard output')
+    parser.add_argument(
+        "--out",
+        metavar="F.wav",
+        type=_out,
+        default="out.wav",
+        help='an existing file is replaced; "-" is standard output (default: out.wav)',
+    )
     parser.add_argument("--rate", metavar="HZ", type=whole_number(*RATES), help="default: the engine's")
     parser.add_argument("--seed", metavar="N", type=whole_number(0, MAX_SEED), help="same seed, same samples")
-    parser.add_argument("--speed", metavar="X", type=number(*SPEEDS))
+    parser.add_argument(
+        "--speed",
+        metavar="X",
+        type=number(*SPEEDS),
+        help="1.0 is the pace the voice was made with; followed roughly",
+    )
     parser.add_argument("--json", action="store_true", help="print the timeline as one JSON object")
     parser.add_argument("--config", metavar="F.yaml", type=Path)
     args = parser.parse_args(argv)
@@ -99,6 +111,13 @@ def _wav(file: BinaryIO, rate: int) -> Iterator[Callable[[AudioFrame], None]]:
         wav.setsampwidth(2)
         wav.setframerate(rate)
         yield lambda frame: wav.writeframesraw(bytes_of(frame.pcm))
+
+
+def _out(given: str) -> str:
+    # a device has no ending
+    if given != STDIO and Path(given).suffix.lower() not in ("", ".wav"):
+        raise ArgumentTypeError(f'"{given}" should end in .wav, or be "-" for standard output')
+    return given
 
 
 @contextmanager

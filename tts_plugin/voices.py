@@ -44,8 +44,9 @@ class Voice:
     """One voice, as its YAML file says. An engine whose voices hold more subclasses it (VOICE_KINDS).
 
     language: BCP 47 tag, "und" for any. licence: of the voice, SPDX where there is one. name: for
-    people, the id if not given. credit: who made it. speed: its pace, 1.0 as trained.
-    offered: whether a caller may choose it from a list; one that is not still speaks for whoever names it.
+    people, the id if not given. credit: who made it. speed: its pace, 1.0 as trained; engines follow it
+    roughly. offered: whether a caller may choose it from a list; one that is not still speaks for whoever
+    names it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")

@@ -193,7 +193,7 @@ async def _call(mic: Path) -> AsyncIterator[Bench]:
     def make_tts(voice: str | None) -> TTS:
         return TTS(voice=voice, url=where.url, token=where.token)
 
-    talker = Talker(settings.agent, ears, brain, make_tts, met.set_result)
+    talker = Talker(settings.agent, ears, brain, make_tts, voices, met.set_result)
     app = build_app(files("demo") / "static", talker, voices, Doors())
     try:
         async with (

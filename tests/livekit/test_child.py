@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from livekit.agents import APIConnectionError, APIConnectOptions
 
-from tests.livekit.helpers import FERRY, ONCE, Log, Stopwatch, collect_to_error, say, seconds_of, until
+from tests.livekit.helpers import (
+    FERRY,
+    ONCE,
+    Log,
+    Stopwatch,
+    collect_to_error,
+    say,
+    say_to_error,
+    seconds_of,
+    until,
+)
 from tts_plugin.adapters.livekit import TTS
+from tts_plugin.errors import NotInstalled
 from tts_plugin.server.local import LocalServer
 
 PATIENT = APIConnectOptions(max_retry=3, retry_interval=0.2, timeout=60.0)
@@ -51,3 +63,26 @@ async def test_c37_a_child_that_is_killed_costs_one_turn_an_error_and_the_next_s
         assert child.pid not in (None, first)
     child.close()
     await until(lambda: child.pid is None)
+
+
+@pytest.mark.usefixtures("child")
+async def test_a_child_that_lacks_its_engine_fails_the_turn_once_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hibari.py").write_text('raise ModuleNotFoundError("none here", name="hibari")\n')
+    root = str(Path(__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), root)))
+    async with TTS() as plugin:
+        log = Log.of(plugin)
+        _, error = await say_to_error(plugin, FERRY, PATIENT)
+    assert isinstance(error, APIConnectionError)
+    assert not error.retryable
+    assert 'pip install "sparkvoice[hibari]"' in error.message
+    assert [event.recoverable for event in log.errors] == [False]
+
+
+def test_where_no_child_can_run_the_plugin_says_so_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)  # what importlib takes for not installed
+    with pytest.raises(NotInstalled, match=r"sparkvoice\[hibari,server\].*url="):
+        TTS()
+    assert TTS(url="http://127.0.0.1:8081").provider == "sparkvoice"

@@ -49,10 +49,10 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
     SPARKVOICE_URL and SPARKVOICE_TOKEN; without these a server that is started as a child of this process and
     shared by all its TTS objects. engine: speak in this process instead, for scripts and tests; it stays
     yours to close, and voices= may say which voices there are. rate: Hz, for good. seed: makes a turn
-    repeatable. speed: 0.5 to 2.0, None = the voice's own.
+    repeatable. speed: 0.5 to 2.0, which engines follow roughly, None = the voice's own.
 
     `cancelled_streams` counts turns that were cut off; LiveKit emits no metrics for those.
-    Raises ConfigError or BadRequest for arguments that cannot work.
+    Raises ConfigError or BadRequest for arguments that cannot work, NotInstalled if a child could not.
     """
 
     def __init__(

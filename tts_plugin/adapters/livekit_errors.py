@@ -20,7 +20,7 @@ _STATUS: dict[type[errors.TTSError], int] = {
 def api_error(error: errors.TTSError) -> APIError:
     """The error as LiveKit knows them: what it may try again, and what it must not."""
     if isinstance(error, errors.EngineUnavailable):
-        return APIConnectionError(str(error))
+        return APIConnectionError(str(error), retryable=error.retryable)
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
     if status is None:
         return APIError(str(error), body={"code": error.code}, retryable=error.retryable)

@@ -13,7 +13,7 @@ from tts_plugin.errors import BadRequest, ConfigError
 from tts_plugin.limits import LATENCIES, MAX_SEED, SPEEDS, Latency
 from tts_plugin.link import Address
 from tts_plugin.remote import Remote, RemoteUtterance, Request
-from tts_plugin.server.local import LocalServer
+from tts_plugin.server.local import LocalServer, require_installed
 from tts_plugin.spoken import SpokenText
 from tts_plugin.timing import Timeline
 from tts_plugin.utterance import Utterance
@@ -156,6 +156,7 @@ def open_source(
     if where is None:
         if token is not None:
             raise ConfigError("token= goes with url=: the child of this process has a token of its own")
+        require_installed()  # now rather than at the first turn
         return ServerSource(Remote(LocalServer.shared().address), rate)
     address = Address(where, token or settings.server.token)
     _ = address.stream_url  # raises ConfigError now rather than at the first turn

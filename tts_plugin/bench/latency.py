@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import tts_plugin
+from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.bench.report import Figure, save, show
 from tts_plugin.remote import Remote, Request
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _measure(voice: str | None, rounds: int, streams: int) -> tuple[dict[str, Figure], int]:
     server = LocalServer.shared()
-    tts = tts_plugin.TTS(voice=voice)
+    tts = TTS(voice=voice)
     remote = Remote(server.address)
     try:
         await remote.connect()
@@ -90,7 +90,7 @@ async def _measure(voice: str | None, rounds: int, streams: int) -> tuple[dict[s
     return figures, underruns
 
 
-async def _first_frame_ms(tts: tts_plugin.TTS, text: str, tokens_per_s: float | None = None) -> float:
+async def _first_frame_ms(tts: TTS, text: str, tokens_per_s: float | None = None) -> float:
     """From the first push to the first frame out of the LiveKit stream, pushed whole or token by token."""
     async with tts.stream() as stream:
         begun_s = time.perf_counter()

@@ -18,7 +18,7 @@ from hibari import Hibari
 from tts_plugin.audio import AudioFrame, Pcm, Wave, limited, to_int16
 from tts_plugin.config import EngineSettings
 from tts_plugin.engine import Engine, Segment, Turn
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.errors import NotInstalled
 from tts_plugin.worker import SerialWorker
 
 # the release that was measured; another one may read or sound differently
@@ -36,7 +36,10 @@ _CLOSERS = "\"'”’)]»"
 
 
 class HibariEngine:
-    """24 kHz, American English, one female voice; `seed` fixes its noise component."""
+    """24 kHz, American English, one female voice; `seed` fixes its noise component.
+
+    It follows `speed` roughly, because it rounds each sound's length: 1.2 comes out as 1.1, 2.0 as 1.6.
+    """
 
     rate = 24000
     languages = frozenset({"en"})
@@ -74,14 +77,14 @@ class HibariEngine:
 def _load(threads: int) -> Hibari:
     installed = version("hibari-tts")
     if installed != PINNED_VERSION:
-        raise EngineUnavailable(
+        raise NotInstalled(
             f'engine "hibari" is tested with hibari-tts {PINNED_VERSION}, installed is {installed}: '
             f"pip install hibari-tts=={PINNED_VERSION}"
         )
     model = Hibari(threads=threads)
     found = hashlib.sha256(Path(model.model_path).read_bytes()).hexdigest()
     if found != PINNED_SHA256:
-        raise EngineUnavailable(
+        raise NotInstalled(
             f"{model.model_path} is not the file that hibari-tts {PINNED_VERSION} ships (sha256 {found}): "
             f"pip install --force-reinstall hibari-tts=={PINNED_VERSION}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from tts_plugin.arguments import BAD_INPUT, Parser, whole_number
 from tts_plugin.config import load_settings
-from tts_plugin.errors import TTSError
+from tts_plugin.errors import TTSError, told
 from tts_plugin.server.run import serve, serve_child
 
 
@@ -31,7 +32,10 @@ def main(argv: list[str] | None = None) -> int:
             given = {} if chosen.port is None else {"port": chosen.port}
             serve(load_settings(chosen.config, server=given))
     except TTSError as error:
-        print(f"tts_plugin.server: {error}", file=sys.stderr)
+        if chosen.child:  # the parent tells it
+            print(json.dumps({"error": told(error)}), flush=True)
+        else:
+            print(f"tts_plugin.server: {error}", file=sys.stderr)
         return BAD_INPUT
     except SystemExit as leaving:
         return int(leaving.code or 0)

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 
 from tts_plugin.config import Settings
 from tts_plugin.engine import ENGINES, load_engine
-from tts_plugin.errors import TTSError
+from tts_plugin.errors import TTSError, told
 from tts_plugin.server.auth import Doors
 from tts_plugin.server.engines import Engines
 from tts_plugin.server.stream import Limits, Streams
@@ -78,11 +78,12 @@ def create_app(
         try:
             names = await worker.run(to_warm)
         except TTSError as error:
-            return JSONResponse({"ready": False, "engines": {}, "problem": str(error)}, 503)
+            return JSONResponse({"ready": False, "engines": {}, "error": told(error)}, 503)
         ready = all(loaded.ready(name) for name in names)
-        return JSONResponse(
-            {"ready": ready, "engines": {name: loaded.status(name) for name in names}}, 200 if ready else 503
-        )
+        state: dict[str, Any] = {"ready": ready, "engines": {name: loaded.status(name) for name in names}}
+        if failures := [failure for name in names if (failure := loaded.failure(name))]:
+            state["error"] = told(failures[0])
+        return JSONResponse(state, 200 if ready else 503)
 
     @app.get("/v1/voices")
     async def list_voices() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from tts_plugin import g711
 from tts_plugin.audio import AudioFrame, bytes_of
 from tts_plugin.engine import Engine, Turn
-from tts_plugin.errors import BadRequest, SynthesisFailed, TTSError
+from tts_plugin.errors import BadRequest, SynthesisFailed, TTSError, told
 from tts_plugin.server.outbox import Outbox
 from tts_plugin.spoken import Span
 from tts_plugin.utterance import Utterance
@@ -208,7 +208,7 @@ class _SpanNews:
 
 def error_message(error: TTSError, context: int | None = None) -> Error:
     """The error as the wire tells it."""
-    return Error(context=context, code=error.code, message=str(error), retryable=error.retryable)
+    return Error.model_validate({"context": context, **told(error)})
 
 
 def _encoded(frame: AudioFrame, encoding: Encoding) -> bytes:

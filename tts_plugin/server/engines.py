@@ -44,6 +44,14 @@ class Engines:
             return "loading"
         return _failure(load) or "ready"
 
+    def failure(self, name: str) -> TTSError | None:
+        """Why its last load failed, if it did."""
+        load = self._loads.get(name)
+        if load is None or not load.done() or load.cancelled():
+            return None
+        error = load.exception()
+        return error if isinstance(error, TTSError) else None
+
     async def aclose(self) -> None:
         """Stop loading and free every engine; twice is fine."""
         loads, self._loads = self._loads, {}

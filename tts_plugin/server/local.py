@@ -19,10 +19,11 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.errors import EngineUnavailable, NotInstalled, TTSError, retold
 from tts_plugin.link import Address
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ _BACK_OFF_S = 0.1  # after a child that did not come up; doubled with each in a 
 _CHECK_S = 10.0  # between two looks at a child that is up, and how long it may take to answer one
 _MISSED_CHECKS = 3  # in a row, after which it counts as hung; a busy machine misses one
 _QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
+_NEEDED = ("fastapi", "uvicorn")  # what the extra `server` brings
 
 
 class LocalServer:
@@ -67,21 +69,30 @@ class LocalServer:
             return server
 
     def start(self) -> None:
-        """Start the child if it is not running yet; does not wait."""
+        """Start the child if it is not running yet; does not wait. NotInstalled if it cannot run here."""
+        self._started()
+
+    def _started(self) -> Future[Address]:
+        """What the running or just started supervisor fulfils."""
         with self._guard:
             if self._closed:
                 raise EngineUnavailable("this engine server was closed; ask for LocalServer.shared() again")
             if self._supervisor is None:
+                require_installed()
                 self._supervisor = threading.Thread(
                     target=self._supervise, name="engine-server-supervisor", daemon=True
                 )
                 self._supervisor.start()
+            return self._ready
 
     async def address(self) -> Address:
-        """Where it listens, as soon as it is warmed up; EngineUnavailable if it does not come up."""
-        self.start()
+        """Where it listens, as soon as it is warmed up.
+
+        EngineUnavailable if it does not come up, at once whatever no second try can mend: NotInstalled,
+        ConfigError, VoiceNotFound. Asking again starts it again.
+        """
         # shielded: one caller that gives up must not cancel the others' wait
-        return await asyncio.shield(asyncio.wrap_future(self._ready))
+        return await asyncio.shield(asyncio.wrap_future(self._started()))
 
     @property
     def pid(self) -> int | None:
@@ -109,14 +120,14 @@ class LocalServer:
                 child = self._child = self._spawn()
             try:
                 address = self._wait_ready(child)
-            except EngineUnavailable as failed:
+            except TTSError as failed:
                 deaths += 1
                 self._port = 0  # somebody else may have taken it
                 _end(child)
-                if deaths >= _QUICK_DEATHS:
+                if deaths >= _QUICK_DEATHS or not failed.retryable:
                     log.error("the engine server does not come up: %s", failed)
-                    self._fail(failed)
-                    deaths = 0
+                    self._give_up(failed)
+                    return
                 time.sleep(_BACK_OFF_S * 2**deaths)
                 continue
             deaths, self._port = 0, address.port
@@ -152,10 +163,14 @@ class LocalServer:
         too_late.daemon = True
         too_late.start()
         try:
-            port = int(json.loads(child.stdout.readline())["port"])
+            first = json.loads(child.stdout.readline())
+            _raise_told(first)
+            port = int(first["port"])
             while child.poll() is None:
-                if self._answers(port, "/readyz", 1.0):
+                status, state = self._answer(port, "/readyz", 1.0)
+                if status == 200:
                     return Address(f"http://127.0.0.1:{port}", self._token)
+                _raise_told(state)
                 time.sleep(_POLL_S)
             doing = "while it warmed up"
         except (ValueError, KeyError, TypeError):
@@ -185,17 +200,20 @@ class LocalServer:
         while missed < _MISSED_CHECKS:
             if over.wait(self._check_s):
                 return
-            missed = 0 if self._answers(port, "/healthz", self._check_s) else missed + 1
+            status, _ = self._answer(port, "/healthz", self._check_s)
+            missed = 0 if status == 200 else missed + 1
         log.error("the engine server has hung and is killed")
         child.kill()
 
-    def _answers(self, port: int, path: str, timeout_s: float) -> bool:
+    def _answer(self, port: int, path: str, timeout_s: float) -> tuple[int, Any]:
+        """Status and JSON, (0, None) if none comes."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return 0, None
         finally:
             connection.close()
 
@@ -204,11 +222,28 @@ class LocalServer:
         with self._guard:
             self._ready = Future()
 
-    def _fail(self, error: EngineUnavailable) -> None:
-        """Tell those who wait; who asks later waits for the next try."""
-        failed = self._ready
-        self._renew()
+    def _give_up(self, error: TTSError) -> None:
+        """Tell those who wait; who asks later starts it again."""
+        with self._guard:
+            failed, self._ready, self._supervisor = self._ready, Future(), None
         failed.set_exception(error)
+
+
+def require_installed() -> None:
+    """Raise NotInstalled if no engine server can run in this environment."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise NotInstalled(
+            f"no engine server can be started here without {' and '.join(missing)}: "
+            'pip install "sparkvoice[hibari,server]", or name a running one by url= or SPARKVOICE_URL'
+        )
+
+
+def _raise_told(state: Any) -> None:
+    """Raise the error that the child tells of, if it does."""
+    match state:
+        case {"error": {"code": str(code), "message": str(message), "retryable": bool(retryable)}}:
+            raise retold(code, message, retryable)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -44,8 +44,8 @@ def serve(settings: Settings) -> None:
 def serve_child(settings: Settings) -> None:
     """Serve the parent process, and only as long as it lives.
 
-    One line of JSON on stdout, {"port": N}, as soon as it listens; it ends when stdin does, which also
-    happens when the parent is killed.
+    One line of JSON on stdout, {"port": N}, as soon as it listens (in its place {"error": ...} from `main`
+    if it cannot); it ends when stdin does, which also happens when the parent is killed.
     """
     log_to_stderr(logging.WARNING)  # it shares the parent's terminal
     app = create_app(settings)
