@@ -13,7 +13,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Doors, build_app, serving
+from agent.web import Doors, ListVoices, Offered, build_app, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tests.parrot import Parrot, voices
 from tts_plugin.audio import Pcm, silence, to_int16
@@ -54,9 +54,10 @@ async def a_desk(
     mic: Path | None = None,
     allowed: bool = True,
     flags: Sequence[str] = (),
+    listed: ListVoices = voices,
 ) -> AsyncIterator[Desk]:
     parrot = Parrot(greeting)
-    app = build_app(STATIC, parrot, voices, doors or Doors())
+    app = build_app(STATIC, parrot, listed, doors or Doors())
     async with (
         serving(app, listen("127.0.0.1", 0)) as port,
         chromium_page(f"http://{host}:{port}/", mic=mic, allowed=allowed, flags=flags) as page,
@@ -197,14 +198,100 @@ def silence_of(call: WebRtcCall) -> None:
         protocol.transport.close()
 
 
-async def test_when_the_agent_ends_the_call_the_page_says_so_and_stays_down(quiet_mic: Path) -> None:
+@pytest.mark.parametrize(
+    ("why", "state", "hint"),
+    [
+        ("the agent hung up", "The agent hung up.", "Press Call to talk again."),
+        ("closing time", "Call ended", "Closing time. Press Call to talk again."),
+    ],
+)
+async def test_when_the_agent_ends_the_call_the_page_says_so_once_and_stays_down(
+    quiet_mic: Path, why: str, state: str, hint: str
+) -> None:
     async with a_desk(mic=quiet_mic) as desk:
         await desk.call()
-        desk.parrot.calls[0].hang_up("closing time")
-        await expect(desk.page.get_by_role("log")).to_contain_text("The call ended: closing time.")
-        await expect(desk.page.get_by_role("status")).to_have_text("Call ended")
+        desk.parrot.calls[0].hang_up(why)
+        await expect(desk.page.get_by_role("status")).to_have_text(state)
+        await expect(desk.page.locator("#hint")).to_have_text(hint)
+        await expect(desk.page.get_by_role("log")).not_to_contain_text("ended")
         await desk.page.wait_for_timeout(800)
         assert len(desk.parrot.calls) == 1
+
+
+async def test_an_agent_that_cannot_be_reached_is_said_with_one_full_stop(quiet_mic: Path) -> None:
+    async with a_desk(mic=quiet_mic) as desk:
+        await desk.page.route("**/offer", lambda route: route.abort())
+        await desk.page.get_by_role("button", name="Call", exact=True).click()
+        hint = desk.page.locator("#hint")
+        await expect(hint).to_have_text("The agent cannot be reached. Trying again…")
+        await expect(desk.page.get_by_role("status")).to_have_text("Reconnecting…")
+
+
+async def test_what_the_page_says_fits_together_while_it_connects(quiet_mic: Path) -> None:
+    async with a_desk(mic=quiet_mic) as desk:
+        page = desk.page
+        await page.evaluate(
+            """() => {
+                globalThis.said = [];
+                const read = (id) => document.getElementById(id).textContent;
+                new MutationObserver(() => said.push([read("state"), read("hint")]))
+                    .observe(document.querySelector(".status"), { childList: true, subtree: true });
+            }"""
+        )
+        await desk.call()
+        silence_of(desk.parrot.calls[0])
+        await until(page, "sparkvoice.marks.filter(mark => mark.name === 'connected').length === 2")
+        await until(page, "sparkvoice.state", lambda state: state == "speaking")
+        said = [tuple(pair) for pair in await page.evaluate("said")]
+    assert {hint for state, hint in said if state in ("Speaking", "Listening")} <= {
+        f"0:0{n}" for n in range(10)
+    }
+    waiting = {state for state, hint in said if "moment" in hint or "again…" in hint or "Attempt" in hint}
+    assert waiting == {"Connecting…", "Reconnecting…"}
+
+
+async def test_a_voice_that_is_added_is_offered_without_a_reload_and_the_choice_is_kept() -> None:
+    there = [Offered("hibari", "Hibari", "en-US", default=True), Offered("ava", "Ava", "und")]
+
+    async def listed() -> list[Offered]:
+        return there
+
+    async with a_desk("Hello", allowed=False, listed=listed) as desk:
+        voice = desk.page.get_by_label("Voice")
+        options = voice.locator("option")
+        await expect(options).to_have_text(["Hibari (en-US)", "Ava"])
+        await voice.select_option("ava")
+        there.insert(0, Offered("ada", "Ada", "en"))
+        await voice.hover()
+        await expect(options).to_have_text(["Ada (en)", "Hibari (en-US)", "Ava"])
+        await expect(voice).to_have_value("ava")
+        there.append(Offered("zoe", "Zoe", "en"))
+        await desk.type("Hello?")  # which begins a call
+        await expect(options).to_have_count(4)
+        await until(desk.page, "sparkvoice.marks.some(mark => mark.name === 'connected')")
+        assert desk.parrot.chosen == ["ava"]
+
+
+async def test_a_window_that_turns_keeps_the_last_words_in_sight(quiet_mic: Path) -> None:
+    async with a_desk("", mic=quiet_mic) as desk:
+        page = desk.page
+        await page.set_viewport_size({"width": 900, "height": 700})
+        for _ in range(8):
+            await desk.type("Something long enough to fill more than a line of the conversation, and more.")
+            await page.wait_for_timeout(100)
+        log = page.get_by_role("log")
+        await expect(log.locator(".said.user")).to_have_count(8, timeout=8000)
+        hidden = "(log) => log.scrollHeight - log.scrollTop - log.clientHeight"
+        for width, height in ((390, 700), (390, 480), (844, 390), (320, 568)):
+            await page.set_viewport_size({"width": width, "height": height})
+            await page.wait_for_timeout(150)
+            assert await log.evaluate(hidden) < 2, f"{width} by {height}"
+        # who reads old lines is left there
+        await log.evaluate("(log) => { log.scrollTop = 0; }")
+        await page.wait_for_timeout(150)
+        await page.set_viewport_size({"width": 390, "height": 600})
+        await page.wait_for_timeout(150)
+        assert await log.evaluate("(log) => log.scrollTop") == 0
 
 
 async def test_a_busy_agent_is_asked_again_and_then_said_to_be_busy(quiet_mic: Path) -> None:
