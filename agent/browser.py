@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,11 +24,13 @@ from agent.role_log import (
 )
 from agent.session import Conversation, build_session, build_vad, converse
 from agent.transports.webrtc import Json, WebRtcCall
+from agent.web import ListVoices, require_voice
 from tts_plugin import TTS
-from tts_plugin.errors import BadRequest
+from tts_plugin.errors import BadRequest, TTSError
+from tts_plugin.text.markup import plain
 
 MAX_TEXT_CHARS = 2000  # as the page's text box
-MAX_WISHES = 16  # typed turns that may wait
+MAX_WISHES = 16  # that may wait
 
 _CONTROLS = {
     Control.START: ("unmute", "start"),
@@ -42,19 +44,20 @@ _CONTROLS = {
 class Talker:
     """Holds a conversation with each browser that calls; the parts are shared by all calls.
 
-    make_tts: a TTS for one call, which is closed with it; None asks for the default voice. meet: is told of
-    each conversation when it begins.
+    make_tts: a TTS for one call, which is closed with it; None asks for the default voice. voices: those
+    there are. meet: is told of each conversation when it begins.
     """
 
     settings: AgentSettings
     ears: stt.STT[Any]
     brain: llm.LLM[Any]
-    make_tts: Callable[[str | None], TTS]
+    make_tts: Callable[[str | None], Awaitable[TTS]]
+    voices: ListVoices
     meet: Callable[[Conversation], None] = lambda _: None
 
     async def __call__(self, call: WebRtcCall, voice: str | None) -> None:
         """Talk until the browser is gone or the session is over."""
-        mouth = self.make_tts(voice or self.settings.voice)
+        mouth = await self.make_tts(voice or self.settings.voice)
         try:
             if await call.connected():
                 await self._talk(call, mouth)
@@ -77,50 +80,80 @@ class Talker:
         )
         async with running as conversation:
             self.meet(conversation)
-            await _until_over(call, conversation, mouth)
+            await self._until_over(call, conversation, mouth)
+
+    async def _until_over(self, call: WebRtcCall, conversation: Conversation, mouth: TTS) -> None:
+        wishes: asyncio.Queue[Wish] = asyncio.Queue(MAX_WISHES)
+        call.on_message(lambda message: take_wish(message, wishes))
+
+        async def fulfil() -> None:
+            while True:
+                match await wishes.get():
+                    case Typed(text):
+                        await conversation.ask(text)
+                    case Chosen(voice):
+                        await self._choose(voice, call, mouth)
+
+        tasks = [
+            asyncio.create_task(work, name=name)
+            for name, work in (
+                ("wishes", fulfil()),
+                ("call's end", call.ended()),
+                ("session's end", conversation.closed()),
+            )
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            call.hang_up("the agent hung up")
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _choose(self, voice: str, call: WebRtcCall, mouth: TTS) -> None:
+        """Speak with that voice from the next turn on; one that is not there would end the call."""
+        try:
+            require_voice(voice, await self.voices())
+        except TTSError as error:
+            call.send({"type": "error", "code": error.code, "message": str(error)})
+        else:
+            mouth.update_options(voice=voice)
 
 
-async def _until_over(call: WebRtcCall, conversation: Conversation, mouth: TTS) -> None:
-    typed: asyncio.Queue[str] = asyncio.Queue(MAX_WISHES)
-    call.on_message(lambda message: take_wish(message, typed, mouth))
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A turn of the caller that was typed."""
 
-    async def ask() -> None:
-        while True:
-            await conversation.ask(await typed.get())
-
-    tasks = [
-        asyncio.create_task(work, name=name)
-        for name, work in (
-            ("typed turns", ask()),
-            ("call's end", call.ended()),
-            ("session's end", conversation.closed()),
-        )
-    ]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-        call.hang_up("the session is over")
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    text: str
 
 
-def take_wish(message: Json, typed: asyncio.Queue[str], mouth: TTS) -> None:
-    """Do what a message of the page asks for; BadRequest says what is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The id of a voice for the turns to come."""
+
+    voice: str
+
+
+Wish = Typed | Chosen
+
+
+def take_wish(message: Json, wishes: asyncio.Queue[Wish]) -> None:
+    """Queue what a message of the page asks for; BadRequest says what is wrong with it."""
     match message:
         case {"type": "text", "text": str(text)} if 0 < len(text.strip()) <= MAX_TEXT_CHARS:
-            try:
-                typed.put_nowait(text.strip())
-            except asyncio.QueueFull as full:
-                raise BadRequest("too many messages at once; wait for the answers") from full
+            wish: Wish = Typed(text.strip())
         case {"type": "text"}:
             raise BadRequest(f'a text message has a "text" of 1 to {MAX_TEXT_CHARS} characters')
         case {"type": "voice", "id": str(voice)} if voice:
-            mouth.update_options(voice=voice)
+            wish = Chosen(voice)
         case {"type": kind}:
             raise BadRequest(f'"{str(kind)[:40]}" is not a message of the page, or not a complete one')
+    try:
+        wishes.put_nowait(wish)
+    except asyncio.QueueFull as full:
+        raise BadRequest("too many messages at once; wait for the answers") from full
 
 
 def control_message(control: Control, now_ms: float) -> Json:
@@ -142,7 +175,7 @@ class Captions:
                 self._caption(f"u{self._user_turn}", "user", text, final, cut=False)
                 self._user_turn += final
             case AgentSaid(turn, text, final, interrupted):
-                self._caption(f"a{turn}", "agent", text, final, cut=interrupted)
+                self._caption(f"a{turn}", "agent", plain(text), final, cut=interrupted)
             case StateChanged("agent", state):
                 self._send({"type": "state", "state": state})
             case StateChanged(_, state):

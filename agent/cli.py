@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
-from collections.abc import AsyncIterator, Sequence
+import socket
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
+from aioice.ice import get_host_addresses
 
 from agent.browser import Talker
 from agent.config import Settings as AgentSide
@@ -20,17 +22,21 @@ from agent.config import load_settings as load_agent_side
 from agent.ears import STT
 from agent.session import build_llm
 from agent.transports.ice import IceOptions
-from agent.web import Converse, Doors, ListVoices, Offered, build_app, listen, serving
+from agent.web import Converse, Doors, ListVoices, Offered, build_app, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.config import Settings, load_settings
 from tts_plugin.errors import ConfigError, EngineUnavailable
 from tts_plugin.hosts import is_loopback
 from tts_plugin.link import Address
+from tts_plugin.listener import listen
 from tts_plugin.server.local import LocalServer
+from tts_plugin.strict_yaml import shown
 
 PORT = 8080
 HTTP_S = 5.0
+ANYWHERE = ("0.0.0.0", "::")  # hosts that are every address of the machine
+OPENAI = "https://api.openai.com/v1"
 
 
 def call(argv: Sequence[str]) -> int | None:
@@ -38,14 +44,17 @@ def call(argv: Sequence[str]) -> int | None:
     parser = Parser("sparkvoice call", description="Talk to the agent in the browser.")
     parser.add_argument("--config", metavar="F.yaml", type=Path)
     parser.add_argument(
-        "--host", default="127.0.0.1", help="any but a loopback address needs SPARKVOICE_TOKEN"
+        "--host",
+        default="127.0.0.1",
+        help="any but a loopback address needs SPARKVOICE_TOKEN; browsers give a microphone only to https "
+        "pages and to localhost, so it also needs a proxy with https in front",
     )
     parser.add_argument("--port", type=whole_number(0, 65_535), default=PORT, help="0 takes a free one")
     parser.add_argument(
         "--name",
         action="append",
         default=[],
-        help="a host name that the page is reached by, e.g. behind a proxy",
+        help="a host name that the page is reached by, besides IP addresses and localhost; repeatable",
     )
     parser.add_argument(
         "--ice", action="append", default=[], metavar="URL", help="a stun: or turn: server; none by default"
@@ -58,26 +67,56 @@ def call(argv: Sequence[str]) -> int | None:
         token = None
     elif token is None:
         raise ConfigError(f"host {args.host} can be reached from outside: set SPARKVOICE_TOKEN")
-    doors = Doors(token, (*map(str.lower, args.name), args.host), args.max_calls, IceOptions(tuple(args.ice)))
+    names = tuple(map(str.lower, args.name))
+    own = socket.gethostname().lower() if args.host in ANYWHERE else args.host
+    doors = Doors(token, (*names, own), args.max_calls, IceOptions(tuple(args.ice)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    return asyncio.run(_serve(engine_side, agent_side, args.config, doors, args.host, args.port))
+    where = _Entrance(args.host, args.port, names, doors)
+    return asyncio.run(_until_a_signal(_serve(engine_side, agent_side, args.config, where)))
 
 
-async def _serve(
-    engine_side: Settings, agent_side: AgentSide, config: Path | None, doors: Doors, host: str, port: int
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Entrance:
+    """Where the page is, the names it is reached by, and who may come in."""
+
+    host: str
+    port: int
+    names: Sequence[str]
+    doors: Doors
+
+
+async def _until_a_signal(serving: Coroutine[None, None, None]) -> None:
+    """Serve until SIGINT or SIGTERM, which also end it while it still starts."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with listen(host, port) as listener:  # first: a port in use is said before anything is loaded
+    stopped = asyncio.create_task(stop.wait(), name="a signal")
+    served = asyncio.create_task(serving, name="page")
+    await asyncio.wait([stopped, served], return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopped, served):
+        task.cancel()
+    await asyncio.wait([stopped, served])
+    if not served.cancelled():
+        served.result()  # why it ended by itself
+
+
+async def _serve(
+    engine_side: Settings, agent_side: AgentSide, config: Path | None, entrance: _Entrance
+) -> None:
+    host, doors = entrance.host, entrance.doors
+    with listen(host, entrance.port) as listener:  # first: a port in use is said before anything is loaded
         async with (
             agent_behind_the_page(engine_side, agent_side, config) as (converse, voices),
             serving(build_app(files("demo") / "static", converse, voices, doors), listener) as taken,
         ):
-            print(f"Sparkvoice: open {_link(host, taken, doors.token)}, press Call and talk (Ctrl-C ends)")
-            sys.stdout.flush()
-            await stop.wait()
+            print(
+                who_answers(agent_side),
+                *way_in(host, entrance.names, taken, doors.token),
+                sep="\n",
+                flush=True,
+            )
+            await asyncio.Event().wait()  # until it is cancelled
 
 
 @asynccontextmanager
@@ -85,7 +124,7 @@ async def agent_behind_the_page(
     engine_side: Settings, agent_side: AgentSide, config: Path | None
 ) -> AsyncIterator[tuple[Converse, ListVoices]]:
     """What talks to callers and what lists its voices; warm, and ended with the block."""
-    where = await _engine_server(engine_side, config)
+    await _engine_server(engine_side, config)  # what does not work is said before anything else is loaded
     brain = build_llm(agent_side)
     async with (
         STT(agent_side.agent.ears_model) as ears,
@@ -93,14 +132,17 @@ async def agent_behind_the_page(
     ):
         ears.prewarm()
 
-        def make_tts(voice: str | None) -> TTS:
+        # asked for anew each time: a child that lost its port when it died has another one now
+        async def make_tts(voice: str | None) -> TTS:
+            where = await _engine_server(engine_side, config)
             return TTS(voice=voice, url=where.url, token=where.token)
 
         async def voices() -> Sequence[Offered]:
+            where = await _engine_server(engine_side, config)
             return await offered_voices(http, where, agent_side.agent.voice)
 
         try:
-            yield Talker(agent_side.agent, ears, brain, make_tts), voices
+            yield Talker(agent_side.agent, ears, brain, make_tts, voices), voices
         finally:
             await brain.aclose()
 
@@ -114,7 +156,8 @@ async def _engine_server(settings: Settings, config: Path | None) -> Address:
 async def offered_voices(
     http: aiohttp.ClientSession, where: Address, chosen: str | None
 ) -> Sequence[Offered]:
-    """The engine server's voices; `chosen`, else its own default, is marked as the default."""
+    """The engine server's voices that callers may choose; `chosen`, else its own default, is the default,
+    and listed in any case."""
     headers = {"Authorization": f"Bearer {where.token}"} if where.token else {}
     try:
         async with http.get(f"{where.url.rstrip('/')}/v1/voices", headers=headers) as response:
@@ -126,9 +169,33 @@ async def offered_voices(
     return [
         Offered(voice["id"], voice["name"], voice["language"], voice["id"] == default)
         for voice in listed["voices"]
+        if voice["id"] == default or voice.get("offered", True)
     ]
 
 
-def _link(host: str, port: int, token: str | None) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/" + (f"#token={quote(token)}" if token else "")
+def who_answers(settings: AgentSide) -> str:
+    """One line that tells what answers the callers."""
+    if settings.llm is None:
+        return f"Sparkvoice: answers come from the FAQ {shown(settings.agent.faq_source)}"
+    # an address may hold a password
+    address = urlsplit(settings.llm.base_url or OPENAI)
+    where = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+    return f"Sparkvoice: answers come from the language model {settings.llm.model} at {where}"
+
+
+def way_in(host: str, names: Sequence[str], port: int, token: str | None) -> list[str]:
+    """The lines that tell how to reach a page that listens on `host`. names: what --name has given."""
+    name = host
+    if host in ANYWHERE:
+        addresses = get_host_addresses(use_ipv4=host == "0.0.0.0", use_ipv6=host == "::")
+        name = [*names, *addresses, socket.gethostname()][0]
+    link = f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+    if token:
+        link += f"#token={quote(token)}"
+    lines = [f"Sparkvoice: open {link}, press Call and talk (Ctrl-C ends)"]
+    if not is_loopback(host):
+        lines.append(
+            "Sparkvoice: browsers give a microphone only to https pages and to localhost; elsewhere put a "
+            "proxy with https in front and start with --name ITS.NAME"
+        )
+    return lines

@@ -12,11 +12,10 @@ from functools import partial
 from livekit import rtc
 from livekit.agents.voice import io
 
+from agent.last_leg import LastLeg
 from agent.playout import Playout
 from tts_plugin.audio import Pcm, bytes_of, mixed_down, samples_of
-from tts_plugin.resample import Quality, StreamResampler
 
-RESAMPLING: Quality = "LQ"  # holds back 20 ms at 24 -> 48 kHz; HQ would delay the first sound by 38 ms
 LEAD_S = 1.0  # audio taken ahead of the listener; more is synthesised for nothing at an interruption
 INPUT_FRAMES = 50  # 1 s of 20 ms frames: a session further behind than that had better skip
 
@@ -48,7 +47,7 @@ class PlayoutOutput(io.AudioOutput):
         self._rate = rate
         self._lead_s = lead_s
         self._room = asyncio.Event()
-        self._resampler: StreamResampler | None = None  # of the segment being captured
+        self._resampler: LastLeg | None = None  # of the segment being captured
         self._cleared = False  # the segment being captured is gone; its late frames are dropped
         self._on_control: Callable[[Control], None] | None = None
         playout.listen(self)
@@ -67,7 +66,7 @@ class PlayoutOutput(io.AudioOutput):
         if self._cleared:
             return
         if self._resampler is None:
-            self._resampler = StreamResampler(self._rate, self._playout.rate, RESAMPLING)
+            self._resampler = LastLeg(self._rate, self._playout.rate)
         self._playout.put(self._resampler.push(mono(frame)))
 
     def flush(self) -> None:

@@ -20,7 +20,6 @@ from agent.transports.ice import IceOptions
 from agent.transports.webrtc import WebRtcCall, answered
 from tts_plugin.errors import (
     BadRequest,
-    ConfigError,
     Overloaded,
     TTSError,
     Unauthorized,
@@ -170,7 +169,7 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
         if not isinstance(sdp, str) or not (voice is None or isinstance(voice, str)):
             raise BadRequest('an offer is {"sdp": "...", "voice": "..." or null}')
         if voice is not None:
-            _require_voice(voice, await voices())
+            require_voice(voice, await voices())
         loopback = is_loopback(name_of(request.host))
         return web.json_response({"sdp": await calls.start(sdp, voice, loopback=loopback)})
 
@@ -181,20 +180,6 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
     for name, file in _files(page).items():
         app.router.add_get("/" if name == "index.html" else f"/{name}", file)
     return app
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """The listening socket (port 0 takes a free one), or ConfigError that says what to do."""
-    try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
-        )
-    except OSError as error:
-        reason = error.strerror or "not possible"
-        raise ConfigError(
-            f"cannot listen on port {port} of {host}: {reason}; "
-            "choose another with --port (0 takes a free one)"
-        ) from error
 
 
 @asynccontextmanager
@@ -220,7 +205,7 @@ def require_own_name(host: str, names: Sequence[str]) -> None:
     """Raise Stranger if the Host header is a name that a foreign page may have rebound to us."""
     name = name_of(host)
     if name not in names and not is_loopback(name) and not is_address(name):
-        raise Stranger(f'this page is not "{name}"; if it should be, name it in the configuration (hosts)')
+        raise Stranger(f'this page is not "{name[:100]}"; if it should be, start it with --name {name[:100]}')
 
 
 def require_own_origin(origin: str | None, host: str) -> None:
@@ -237,7 +222,8 @@ def _require_token(request: web.Request, token: str | None) -> None:
         raise Unauthorized("open the page with the link that was printed at the start: it holds the token")
 
 
-def _require_voice(voice: str, offered: Sequence[Offered]) -> None:
+def require_voice(voice: str, offered: Sequence[Offered]) -> None:
+    """Raise VoiceNotFound, naming the nearest, unless the voice is among those offered."""
     known = [one.id for one in offered]
     if voice not in known:
         raise VoiceNotFound(f'no voice "{voice[:70]}"{did_you_mean(voice[:70], known)}')

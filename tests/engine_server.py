@@ -20,7 +20,7 @@ from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.engines.tone import ToneEngine
 from tts_plugin.server.app import create_app
 from tts_plugin.server.engines import Engines
-from tts_plugin.server.run import http_server, listen
+from tts_plugin.server.run import http_server, listen_for
 from tts_plugin.server.stream import Limits
 from tts_plugin.voices import VoiceRegistry
 
@@ -77,7 +77,7 @@ async def running(
     app = create_app(
         settings, registry=registry, engines=None if build is None else Engines(build), limits=limits
     )
-    listener = listen(settings.server.model_copy(update={"port": 0}), limits.stall_s)
+    listener = listen_for(settings.server.model_copy(update={"port": 0}), limits.stall_s)
     server = http_server(app, settings)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

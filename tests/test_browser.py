@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agent.browser import MAX_WISHES, Captions, control_message, take_wish
+from agent.browser import MAX_WISHES, Captions, Chosen, Typed, Wish, control_message, take_wish
 from agent.media_io import Control
 from agent.role_log import (
     AgentSaid,
@@ -19,8 +19,6 @@ from agent.role_log import (
     TurnMeasured,
     UserSaid,
 )
-from tts_plugin import TTS
-from tts_plugin.engines.tone import ToneEngine
 from tts_plugin.errors import BadRequest
 
 
@@ -50,6 +48,13 @@ def test_captions_replace_each_other_until_one_is_final() -> None:
         caption("a1", "agent", "It began", True, cut=True),
         caption("u1", "user", "Stop.", True),
     ]
+
+
+def test_a_caption_of_the_agent_has_no_markup_while_it_grows_nor_at_the_end() -> None:
+    said = "I answer **in bold**,\n- see [our page](https://x.example/a_b)"
+    growing = [AgentSaid(0, said[:end], False, False) for end in (11, 14, 21, len(said))]
+    texts = [message["text"] for message in told(*growing, UserSaid("2 **", True))]
+    assert texts == ["I answer", "I answer in", "I answer in bold,", "I answer in bold, see our page", "2 **"]
 
 
 def test_states_latencies_and_failures_are_told() -> None:
@@ -91,14 +96,11 @@ def test_every_control_cuts_or_opens_the_pages_gain(control: Control, kind: str,
     assert control_message(control, 5.0) == {"type": kind, "why": why, "at": 5.0}
 
 
-async def test_typed_text_is_a_turn_and_a_voice_is_taken() -> None:
-    typed: asyncio.Queue[str] = asyncio.Queue(MAX_WISHES)
-    mouth = TTS(engine=ToneEngine())
-    take_wish({"type": "text", "text": "  When are you open? "}, typed, mouth)
-    take_wish({"type": "voice", "id": "tone"}, typed, mouth)
-    assert typed.get_nowait() == "When are you open?"
-    assert mouth.model == "tone"
-    await mouth.aclose()
+async def test_typed_text_and_a_chosen_voice_wait_for_their_turn() -> None:
+    wishes: asyncio.Queue[Wish] = asyncio.Queue(MAX_WISHES)
+    take_wish({"type": "text", "text": "  When are you open? "}, wishes)
+    take_wish({"type": "voice", "id": "tone"}, wishes)
+    assert [wishes.get_nowait(), wishes.get_nowait()] == [Typed("When are you open?"), Chosen("tone")]
 
 
 @pytest.mark.parametrize(
@@ -113,16 +115,12 @@ async def test_typed_text_is_a_turn_and_a_voice_is_taken() -> None:
     ],
 )
 async def test_anything_else_is_refused_with_the_reason(message: dict[str, Any], complaint: str) -> None:
-    mouth = TTS(engine=ToneEngine())
     with pytest.raises(BadRequest, match=complaint):
-        take_wish(message, asyncio.Queue(1), mouth)
-    await mouth.aclose()
+        take_wish(message, asyncio.Queue(1))
 
 
 async def test_typing_faster_than_the_agent_answers_is_bounded() -> None:
-    typed: asyncio.Queue[str] = asyncio.Queue(1)
-    mouth = TTS(engine=ToneEngine())
-    take_wish({"type": "text", "text": "one"}, typed, mouth)
+    wishes: asyncio.Queue[Wish] = asyncio.Queue(1)
+    take_wish({"type": "text", "text": "one"}, wishes)
     with pytest.raises(BadRequest, match="too many"):
-        take_wish({"type": "text", "text": "two"}, typed, mouth)
-    await mouth.aclose()
+        take_wish({"type": "text", "text": "two"}, wishes)

@@ -242,7 +242,7 @@ def test_voices_list_marks_the_default(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["voices", "list"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.split() == ["*", "hibari", "en-US", "hibari", "Apache-2.0", "Hibari"]
-    assert second.split() == ["tone", "und", "tone", "Apache-2.0", "Tone"]
+    assert second.split() == ["tone", "any", "tone", "Apache-2.0", "Tone"]
 
 
 def test_voices_list_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,7 +250,18 @@ def test_voices_list_json_tells_everything(capsys: pytest.CaptureFixture[str]) -
     hibari, tone = json.loads(capsys.readouterr().out)
     assert (hibari["id"], hibari["default"], tone["default"]) == ("hibari", True, False)
     assert hibari.keys() == {
-        *("id", "name", "engine", "language", "licence", "description", "credit", "speed", "default")
+        *(
+            "id",
+            "name",
+            "engine",
+            "language",
+            "licence",
+            "description",
+            "credit",
+            "speed",
+            "offered",
+            "default",
+        )
     }
 
 

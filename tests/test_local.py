@@ -222,6 +222,25 @@ def test_a_fork_has_a_child_of_its_own_and_leaves_its_parents_alone() -> None:
     assert said.stdout == "flat\n", said.stderr
 
 
+async def test_a_voice_that_is_not_there_is_said_at_once_and_by_its_name(tmp_path: Path) -> None:
+    config = tmp_path / "tome.yaml"
+    config.write_text("engine:\n  voice: tome\n")
+    server = LocalServer(config)
+    for _ in range(2):  # who asks again is told again
+        with pytest.raises(VoiceNotFound, match='did you mean "tone"'):
+            await asyncio.wait_for(server.address(), 20)
+        assert server.pid is None
+    config.write_text("engine:\n  voice: tone\n")
+    assert (await asyncio.wait_for(server.address(), 20)).token
+    server.close()
+
+
+async def test_ctrl_c_at_the_terminal_reaches_only_the_parent_which_ends_it(server: LocalServer) -> None:
+    await server.address()  # else it may be started again while the parent is on its way out
+    assert server.pid is not None
+    assert os.getpgid(server.pid) != os.getpgrp()
+
+
 async def test_everybody_in_the_process_shares_one_child() -> None:
     assert LocalServer.shared() is LocalServer.shared()
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tts_plugin.text import markup
 from tts_plugin.text.normalise import Spoken, normalise
 
 ENGLISH = [
@@ -281,3 +282,26 @@ def test_thirty_thousand_hostile_characters_are_quick(unit: str) -> None:
         start_s = time.process_time()
         normalise(raw, "en")
         assert time.process_time() - start_s < 0.3
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (
+            "I answer **in bold** and *softly*, `code` and ~~not~~ this.",
+            "I answer in bold and softly, code and not this.",
+        ),
+        ("5 * 3 is 15, and 5*3 too. **5** *is* odd.", "5 * 3 is 15, and 5*3 too. 5 is odd."),
+        (
+            "Write to ann_lee@x.example, it costs $20 & more.",
+            "Write to ann_lee@x.example, it costs $20 & more.",
+        ),
+        ("# Lamps\n\n1. Red\n2. Blue", "Lamps. 1. Red, 2. Blue"),
+        ("_Well_, see [the list](https://x.example/a).", "Well, see the list."),
+        ("Well **bo", "Well bo"),
+        ("It is 10:30; ask <b>us</b>!", "It is 10:30; ask us!"),
+        ("", ""),
+    ],
+)
+def test_for_a_reader_only_the_markup_goes(written: str, read: str) -> None:
+    assert markup.plain(written) == read

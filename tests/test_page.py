@@ -13,10 +13,11 @@ import pytest
 from playwright.async_api import Page, expect
 
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Doors, build_app, listen, serving
+from agent.web import Doors, ListVoices, Offered, build_app, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tests.parrot import Parrot, voices
 from tts_plugin.audio import Pcm, silence, to_int16
+from tts_plugin.listener import listen
 
 pytestmark = needs_chromium
 
@@ -53,9 +54,10 @@ async def a_desk(
     mic: Path | None = None,
     allowed: bool = True,
     flags: Sequence[str] = (),
+    listed: ListVoices = voices,
 ) -> AsyncIterator[Desk]:
     parrot = Parrot(greeting)
-    app = build_app(STATIC, parrot, voices, doors or Doors())
+    app = build_app(STATIC, parrot, listed, doors or Doors())
     async with (
         serving(app, listen("127.0.0.1", 0)) as port,
         chromium_page(f"http://{host}:{port}/", mic=mic, allowed=allowed, flags=flags) as page,
@@ -196,14 +198,100 @@ def silence_of(call: WebRtcCall) -> None:
         protocol.transport.close()
 
 
-async def test_when_the_agent_ends_the_call_the_page_says_so_and_stays_down(quiet_mic: Path) -> None:
+@pytest.mark.parametrize(
+    ("why", "state", "hint"),
+    [
+        ("the agent hung up", "The agent hung up.", "Press Call to talk again."),
+        ("closing time", "Call ended", "Closing time. Press Call to talk again."),
+    ],
+)
+async def test_when_the_agent_ends_the_call_the_page_says_so_once_and_stays_down(
+    quiet_mic: Path, why: str, state: str, hint: str
+) -> None:
     async with a_desk(mic=quiet_mic) as desk:
         await desk.call()
-        desk.parrot.calls[0].hang_up("closing time")
-        await expect(desk.page.get_by_role("log")).to_contain_text("The call ended: closing time.")
-        await expect(desk.page.get_by_role("status")).to_have_text("Call ended")
+        desk.parrot.calls[0].hang_up(why)
+        await expect(desk.page.get_by_role("status")).to_have_text(state)
+        await expect(desk.page.locator("#hint")).to_have_text(hint)
+        await expect(desk.page.get_by_role("log")).not_to_contain_text("ended")
         await desk.page.wait_for_timeout(800)
         assert len(desk.parrot.calls) == 1
+
+
+async def test_an_agent_that_cannot_be_reached_is_said_with_one_full_stop(quiet_mic: Path) -> None:
+    async with a_desk(mic=quiet_mic) as desk:
+        await desk.page.route("**/offer", lambda route: route.abort())
+        await desk.page.get_by_role("button", name="Call", exact=True).click()
+        hint = desk.page.locator("#hint")
+        await expect(hint).to_have_text("The agent cannot be reached. Trying again…")
+        await expect(desk.page.get_by_role("status")).to_have_text("Reconnecting…")
+
+
+async def test_what_the_page_says_fits_together_while_it_connects(quiet_mic: Path) -> None:
+    async with a_desk(mic=quiet_mic) as desk:
+        page = desk.page
+        await page.evaluate(
+            """() => {
+                globalThis.said = [];
+                const read = (id) => document.getElementById(id).textContent;
+                new MutationObserver(() => said.push([read("state"), read("hint")]))
+                    .observe(document.querySelector(".status"), { childList: true, subtree: true });
+            }"""
+        )
+        await desk.call()
+        silence_of(desk.parrot.calls[0])
+        await until(page, "sparkvoice.marks.filter(mark => mark.name === 'connected').length === 2")
+        await until(page, "sparkvoice.state", lambda state: state == "speaking")
+        said = [tuple(pair) for pair in await page.evaluate("said")]
+    assert {hint for state, hint in said if state in ("Speaking", "Listening")} <= {
+        f"0:0{n}" for n in range(10)
+    }
+    waiting = {state for state, hint in said if "moment" in hint or "again…" in hint or "Attempt" in hint}
+    assert waiting == {"Connecting…", "Reconnecting…"}
+
+
+async def test_a_voice_that_is_added_is_offered_without_a_reload_and_the_choice_is_kept() -> None:
+    there = [Offered("hibari", "Hibari", "en-US", default=True), Offered("ava", "Ava", "und")]
+
+    async def listed() -> list[Offered]:
+        return there
+
+    async with a_desk("Hello", allowed=False, listed=listed) as desk:
+        voice = desk.page.get_by_label("Voice")
+        options = voice.locator("option")
+        await expect(options).to_have_text(["Hibari (en-US)", "Ava"])
+        await voice.select_option("ava")
+        there.insert(0, Offered("ada", "Ada", "en"))
+        await voice.hover()
+        await expect(options).to_have_text(["Ada (en)", "Hibari (en-US)", "Ava"])
+        await expect(voice).to_have_value("ava")
+        there.append(Offered("zoe", "Zoe", "en"))
+        await desk.type("Hello?")  # which begins a call
+        await expect(options).to_have_count(4)
+        await until(desk.page, "sparkvoice.marks.some(mark => mark.name === 'connected')")
+        assert desk.parrot.chosen == ["ava"]
+
+
+async def test_a_window_that_turns_keeps_the_last_words_in_sight(quiet_mic: Path) -> None:
+    async with a_desk("", mic=quiet_mic) as desk:
+        page = desk.page
+        await page.set_viewport_size({"width": 900, "height": 700})
+        for _ in range(8):
+            await desk.type("Something long enough to fill more than a line of the conversation, and more.")
+            await page.wait_for_timeout(100)
+        log = page.get_by_role("log")
+        await expect(log.locator(".said.user")).to_have_count(8, timeout=8000)
+        hidden = "(log) => log.scrollHeight - log.scrollTop - log.clientHeight"
+        for width, height in ((390, 700), (390, 480), (844, 390), (320, 568)):
+            await page.set_viewport_size({"width": width, "height": height})
+            await page.wait_for_timeout(150)
+            assert await log.evaluate(hidden) < 2, f"{width} by {height}"
+        # who reads old lines is left there
+        await log.evaluate("(log) => { log.scrollTop = 0; }")
+        await page.wait_for_timeout(150)
+        await page.set_viewport_size({"width": 390, "height": 600})
+        await page.wait_for_timeout(150)
+        assert await log.evaluate("(log) => log.scrollTop") == 0
 
 
 async def test_a_busy_agent_is_asked_again_and_then_said_to_be_busy(quiet_mic: Path) -> None:
@@ -255,38 +343,61 @@ async def test_mute_voice_and_keyboard(quiet_mic: Path) -> None:
         await expect(call).to_be_focused()
 
 
+WIDTHS = (320, 390, 600, 768, 820, 900, 1000, 1100, 1280, 1600)
+HEIGHTS = (500, 568, 640, 720, 844, 1000)
+
+# What is cut off, covered or squeezed: a sentence each. room: height that the conversation needs.
+FAULTS = """(room) => {
+    const faults = [];
+    const name = (e) => e.id || e.className || e.tagName;
+    const within = (a, b) => a.left >= b.left - 1 && a.top >= b.top - 1
+        && a.right <= b.right + 1 && a.bottom <= b.bottom + 1;
+    const apart = (a, b) => a.left >= b.right - 1 || b.left >= a.right - 1
+        || a.top >= b.bottom - 1 || b.top >= a.bottom - 1;
+    const page = document.documentElement;
+    if (page.scrollWidth > innerWidth || page.scrollHeight > innerHeight) faults.push("the page scrolls");
+    const screen = { left: 0, top: 0, right: innerWidth, bottom: innerHeight };
+    const shown = [...document.querySelectorAll(
+        "button, select, input, label:not(.sr), h1, #state, #hint, #notice-text, .side, dt, dd, #trace, #log"
+    )].filter((e) => e.checkVisibility() && e.getBoundingClientRect().width > 1);
+    const boxes = shown.map((e) => e.getBoundingClientRect());
+    shown.forEach((e, i) => {
+        const card = e.closest("section, header").getBoundingClientRect();
+        if (!within(boxes[i], card) || !within(boxes[i], screen)) faults.push(`${name(e)} is cut off`);
+        if (e.matches("button, p, dt, dd, label") && e.scrollWidth > e.clientWidth + 1)
+            faults.push(`the text of ${name(e)} is cut off`);
+        shown.slice(i + 1).forEach((other, j) => {
+            if (!apart(boxes[i], boxes[i + 1 + j])) faults.push(`${name(e)} meets ${name(other)}`);
+        });
+    });
+    const size = (selector) => document.querySelector(selector).getBoundingClientRect();
+    if (size("#log").height < room) faults.push("the conversation has no room");
+    if (size("#mic").width < 70) faults.push("the microphone's name has no room");
+    for (const e of document.querySelectorAll("button, select, input"))
+        if (e.checkVisibility() && size(`#${e.id}`).height < 24) faults.push(`${name(e)} is too small`);
+    return faults;
+}"""
+
+
 async def test_everything_fits_on_the_screen(quiet_mic: Path) -> None:
     async with a_desk("Hello " * 60, mic=quiet_mic) as desk:
+        assert await faults_at_every_size(desk.page) == {}
         await desk.call()
-        for width, height in ((1280, 800), (390, 844), (320, 568), (844, 390)):
-            await desk.page.set_viewport_size({"width": width, "height": height})
-            await check_that_everything_fits(desk.page, width, height)
+        assert await faults_at_every_size(desk.page) == {}
 
 
-async def check_that_everything_fits(page: Page, width: int, height: int) -> None:
-    size = f"{width} by {height}"
-    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
-    assert await page.evaluate("document.documentElement.scrollHeight <= innerHeight"), size
-    log = page.get_by_role("log")
-    for element in (
-        page.get_by_role("button", name="Hang up", exact=True),
-        page.get_by_role("button", name="Mute microphone"),
-        page.get_by_label("Message to the agent"),
-        page.get_by_role("status"),
-        log,
-    ):
-        box = await element.bounding_box()
-        assert box is not None, size
-        assert 0 <= box["x"] <= box["x"] + box["width"] <= width, f"{box} at {size}"
-        assert 0 <= box["y"] <= box["y"] + box["height"] <= height, f"{box} at {size}"
-        assert box["height"] >= (100 if element is log else 24), f"{box} at {size}"
-    overlaps = await page.evaluate(
-        """() => {
-            const boxes = [...document.querySelectorAll('button, select, input')]
-                .filter(e => e.checkVisibility()).map(e => e.getBoundingClientRect());
-            const apart = (a, b) => a.left >= b.right - 1 || b.left >= a.right - 1
-                || a.top >= b.bottom - 1 || b.top >= a.bottom - 1;
-            return boxes.some((a, i) => boxes.slice(i + 1).some(b => !apart(a, b)));
-        }"""
-    )
-    assert not overlaps, size
+async def test_a_notice_fits_too() -> None:
+    async with a_desk("Hello", allowed=False) as desk:
+        await desk.page.get_by_role("button", name="Call", exact=True).click()
+        await expect(desk.page.get_by_role("alert")).to_be_visible()
+        assert await faults_at_every_size(desk.page, room=60) == {}
+
+
+async def faults_at_every_size(page: Page, room: int = 100) -> dict[str, list[str]]:
+    sizes = [(width, height) for width in WIDTHS for height in HEIGHTS]
+    found = {}
+    for width, height in [*sizes, (667, 375), (844, 390), (1000, 420)]:
+        await page.set_viewport_size({"width": width, "height": height})
+        if faults := await page.evaluate(FAULTS, room):
+            found[f"{width} by {height}"] = faults
+    return found

@@ -15,10 +15,11 @@ from playwright.async_api import expect
 from agent.bench.caller import spoken
 from agent.cli import agent_behind_the_page
 from agent.config import load_settings as load_agent_side
-from agent.web import Doors, build_app, listen, serving
+from agent.web import Doors, build_app, serving
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tts_plugin.audio import silence
 from tts_plugin.config import load_settings
+from tts_plugin.listener import listen
 
 pytestmark = [*needs_chromium, pytest.mark.ears]
 
@@ -47,7 +48,9 @@ async def test_a_caller_asks_is_answered_interrupts_and_is_answered_again(caller
             await page.get_by_role("button", name="Call", exact=True).click()
 
             # greeted, heard, understood, answered
-            await expect(log).to_contain_text("this is Harbour Lamps. How can I help you?", timeout=20_000)
+            await expect(log).to_contain_text(
+                "Hello, this is Harbour Lamps. How can I help you?", timeout=20_000
+            )
             # a busy machine may hear the question in two parts
             await expect(log).to_contain_text("long story", timeout=20_000)
             await expect(log).to_contain_text("It began with a storm", timeout=20_000)

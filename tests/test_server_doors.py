@@ -29,7 +29,7 @@ from tts_plugin.engines.tone import ToneEngine
 from tts_plugin.errors import ConfigError, EngineUnavailable
 from tts_plugin.server.app import create_app
 from tts_plugin.server.auth import refusal_of
-from tts_plugin.server.run import listen, serve
+from tts_plugin.server.run import listen_for, serve
 from tts_plugin.voices import VoiceRegistry
 
 TOKEN = "s3cret-ключ"
@@ -167,8 +167,9 @@ async def test_the_voices_are_listed() -> None:
     assert {"hibari", "tone"} <= set(voices)
     assert voices["hibari"]["language"] == "en-US"
     assert set(voices["hibari"]) == {
-        *("id", "name", "engine", "language", "licence", "description", "credit", "speed"),
+        *("id", "name", "engine", "language", "licence", "description", "credit", "speed", "offered"),
     }
+    assert (voices["hibari"]["offered"], voices["tone"]["offered"]) == (True, False)
 
 
 async def test_broken_voice_files_are_counted(tmp_path: Path) -> None:
@@ -254,11 +255,11 @@ def test_a_port_in_use_is_named_with_the_way_out() -> None:
 def test_a_host_that_is_not_ours_is_a_clear_error() -> None:
     for host in ("192.0.2.1", "no.such.host.invalid"):
         with pytest.raises(ConfigError, match=f"of {host}"):
-            listen(ServerSettings(host=host, port=0))
+            listen_for(ServerSettings(host=host, port=0))
 
 
 def test_small_messages_leave_at_once() -> None:
-    with listen(ServerSettings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+    with listen_for(ServerSettings(port=0)) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

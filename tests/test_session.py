@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import wave
@@ -373,6 +374,18 @@ async def test_hanging_up_while_paused_does_not_wait_for_anything() -> None:
         began_s = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began_s < 2.0
     assert one.engine.active == 0
+
+
+async def test_hanging_up_on_a_caller_who_speaks_keeps_the_words_and_complains_of_nothing() -> None:
+    async with call() as one:
+        one.conversation.say(REPLY)
+        await until(lambda: one.far_end.sounding_s > 0.3)
+        one.vad.begin()
+        one.stt.hear("when does the", final=False)
+        await until(lambda: one.of(UserSaid))
+    messages = one.conversation.session.history.messages()
+    assert (messages[-1].role, messages[-1].text_content) == ("user", "when does the")
+    assert logging.getLogger("livekit.agents").filters == []
 
 
 async def test_a_call_leaves_no_task_behind() -> None:

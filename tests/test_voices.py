@@ -56,9 +56,10 @@ def test_the_bundled_voices_are_free_of_problems_and_default_to_hibari() -> None
 
 
 def test_a_voice_holds_what_its_file_says_and_cannot_be_changed(tmp_path: Path) -> None:
-    write(tmp_path, "ava", GOOD.format(id="ava") + "name: Ava\ndescription: d\ncredit: c\nspeed: 1.1\n")
+    more = "name: Ava\ndescription: d\ncredit: c\nspeed: 1.1\noffered: false\n"
+    write(tmp_path, "ava", GOOD.format(id="ava") + more)
     voice = registry(tmp_path).get("ava")
-    assert voice == Voice("ava", "tone", "en", "CC0-1.0", "Ava", "d", "c", 1.1)
+    assert voice == Voice("ava", "tone", "en", "CC0-1.0", "Ava", "d", "c", 1.1, offered=False)
     with pytest.raises(FrozenInstanceError):
         voice.id = "x"  # type: ignore[misc]
 

@@ -263,7 +263,7 @@ async def test_messages_go_both_ways_and_early_ones_wait() -> None:
         browser.channel.send('{"type": "ping"}')
         await browser.told("pong")
         assert got[1:] == [{"type": "voice", "id": "ava"}]
-    assert (await browser.told("ended"))["why"] == "ended by the agent"
+    assert (await browser.told("ended"))["why"] == "the agent hung up"
     await browser.close()
 
 

@@ -140,7 +140,7 @@ def list_voices(argv: list[str]) -> int:
             (
                 "*" if voice.id == default else " ",
                 voice.id,
-                voice.language,
+                "any" if voice.language == "und" else voice.language,
                 voice.engine,
                 voice.licence,
                 voice.name,

@@ -45,7 +45,8 @@ class Voice:
 
     language: BCP 47 tag, "und" for any. licence: of the voice, SPDX where there is one. name: for
     people, the id if not given. credit: who made it. speed: its pace, 1.0 as trained; engines follow it
-    roughly.
+    roughly. offered: whether a caller may choose it from a list; one that is not still speaks for whoever
+    names it.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -58,12 +59,13 @@ class Voice:
     description: str = ""
     credit: str = ""
     speed: Annotated[float, Field(ge=SPEEDS[0], le=SPEEDS[1])] = 1.0
+    offered: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.id)
 
 
-_TOLD = ("id", "name", "engine", "language", "licence", "description", "credit", "speed")
+_TOLD = ("id", "name", "engine", "language", "licence", "description", "credit", "speed", "offered")
 
 
 def described(voice: Voice) -> dict[str, Any]:

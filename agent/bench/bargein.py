@@ -24,12 +24,13 @@ from agent.config import load_settings
 from agent.ears import STT
 from agent.faq import Entry, Faq
 from agent.session import Conversation
-from agent.web import Doors, Offered, build_app, listen, serving
+from agent.web import Doors, Offered, build_app, serving
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.audio import silence
 from tts_plugin.bench.report import Figure, save, show
 from tts_plugin.errors import EngineUnavailable
+from tts_plugin.listener import listen
 from tts_plugin.server.local import LocalServer
 
 _FADE_MS = 5.0  # the page's gain falls to zero within this
@@ -189,10 +190,10 @@ async def _call(mic: Path) -> AsyncIterator[Bench]:
     ears, brain = STT(settings.agent.ears_model), _talkative()
     ears.prewarm()
 
-    def make_tts(voice: str | None) -> TTS:
+    async def make_tts(voice: str | None) -> TTS:
         return TTS(voice=voice, url=where.url, token=where.token)
 
-    talker = Talker(settings.agent, ears, brain, make_tts, met.set_result)
+    talker = Talker(settings.agent, ears, brain, make_tts, voices, met.set_result)
     app = build_app(files("demo") / "static", talker, voices, Doors())
     try:
         async with (

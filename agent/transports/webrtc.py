@@ -231,7 +231,7 @@ async def answered(
             task.add_done_callback(call._note_end)
         yield call
     finally:
-        call.hang_up("ended by the agent")
+        call.hang_up("the agent hung up")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

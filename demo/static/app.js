@@ -6,28 +6,10 @@ import { ARRIVED, HEARD, MIC } from "./levels.js";
 import { listMicrophones, listVoices } from "./pickers.js";
 import { Sound } from "./sound.js";
 import { Trace, height } from "./trace.js";
+import { BY_AGENT, DENIED, IDLE, INSECURE, STATES, sentence } from "./words.js";
 
 const BACK_OFF_MS = [500, 1000, 2000, 4000, 8000];
 const MIC_WANTED = { echoCancellation: true, noiseSuppression: true, autoGainControl: true };
-const STATES = {
-  idle: "Ready when you are",
-  microphone: "Asking for the microphone…",
-  connecting: "Connecting…",
-  initializing: "Connecting…",
-  listening: "Listening",
-  thinking: "Thinking…",
-  speaking: "Speaking",
-  reconnecting: "Reconnecting…",
-  ended: "Call ended",
-};
-const DENIED = {
-  NotAllowedError: "The microphone is blocked for this page. Allow it beside the address bar, then press Call again.",
-  NotFoundError: "No microphone was found. Plug one in, then press Call again.",
-  NotReadableError: "The microphone is in use by another program. Close that, then press Call again.",
-  OverconstrainedError: "The chosen microphone is gone. Choose another one, then press Call again.",
-};
-const INSECURE =
-  "Browsers give the microphone to https pages and to localhost only, and this page is neither. Open it there, or continue by typing.";
 
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.hash.slice(1)).get("token");
@@ -46,11 +28,11 @@ let startedMs = null;
 let muted = false;
 let pending = []; // typed before the call was there
 
-function setState(next) {
+function setState(next, text = STATES[next] ?? next) {
   if (state === next) return;
   state = next;
   figures.state(state);
-  $("state").textContent = STATES[next] ?? next;
+  $("state").textContent = text;
   document.body.dataset.state = next;
 }
 
@@ -67,7 +49,7 @@ function setPhase(phase) {
 function hint(text) { $("hint").textContent = text; }
 
 function notice(text, { typing = false } = {}) {
-  $("notice-text").textContent = text;
+  $("notice-text").textContent = sentence(text);
   $("by-typing").hidden = !typing;
   $("notice").hidden = false;
 }
@@ -76,10 +58,11 @@ function notice(text, { typing = false } = {}) {
 
 async function start({ typing = false } = {}) {
   if (wanted) return;
-  wanted = { typing };
+  const mine = (wanted = { typing });
   attempt = 0;
   $("notice").hidden = true;
   setPhase("call");
+  const voices = refreshVoices();
   try {
     sound ??= await openSound();
     await sound.context.resume(); // within the tap, as phones demand
@@ -90,7 +73,13 @@ async function start({ typing = false } = {}) {
     notice(DENIED[error.name] ?? error.message ?? String(error), { typing: typingHelps });
     return;
   }
-  if (wanted) connect(); // unless it was hung up meanwhile
+  await voices;
+  if (wanted === mine) connect(); // unless it was hung up meanwhile
+}
+
+// a voice may have come or gone; that the list cannot be had is said by the call itself
+async function refreshVoices() {
+  await listVoices($("voice"), token).catch(() => {});
 }
 
 async function openSound() {
@@ -158,6 +147,7 @@ function onConnected() {
   if (muted) call.send({ type: "mic", muted });
   for (const text of pending.splice(0)) call.send({ type: "text", text });
   if (state === "connecting" || state === "reconnecting") setState("listening");
+  showTime();
 }
 
 function onLost(why) {
@@ -167,23 +157,23 @@ function onLost(why) {
   if (!wanted) return;
   if (attempt >= BACK_OFF_MS.length) {
     stop("ended");
-    notice(`The connection could not be restored: ${why}. Press Call to try again.`);
+    notice(`The connection could not be restored. ${sentence(why)} Press Call to try again.`);
     return;
   }
   const wait = BACK_OFF_MS[attempt] * (0.8 + 0.4 * Math.random());
   attempt += 1;
   setState("reconnecting");
-  hint(`${why[0].toUpperCase()}${why.slice(1)}. Trying again…`);
+  hint(`${sentence(why)} Trying again…`);
   retry = setTimeout(connect, wait);
 }
 
 function onEnded(why) {
   figures.mark("ended", { why });
-  stop("ended");
-  if (why !== "hung up") captions.note(`The call ended: ${why}.`);
+  stop("ended", why === "hung up" ? "" : why);
 }
 
-function stop(next) {
+// why: what ended the call, unless it was somebody here
+function stop(next, why = "") {
   clearTimeout(retry);
   wanted = null;
   pending = [];
@@ -197,9 +187,10 @@ function stop(next) {
   closeMicrophone();
   captions.settle();
   for (const id of ["agent-level", "mic-level"]) setMeter(id, 0);
-  setState(next);
+  setState(next, why === BY_AGENT ? sentence(why) : STATES[next]);
   setPhase("idle");
-  hint(next === "ended" ? "Press Call to talk again." : "Press Call, then just talk. Interrupt whenever you like.");
+  const told = why && why !== BY_AGENT ? `${sentence(why)} ` : "";
+  hint(next === "ended" ? `${told}Press Call to talk again.` : IDLE);
 }
 
 // --- what the server tells
@@ -265,14 +256,16 @@ function setMeter(id, level) {
   if (meter.getAttribute("aria-valuenow") !== percent) meter.setAttribute("aria-valuenow", percent);
 }
 
+function showTime() {
+  const seconds = Math.floor((performance.now() - startedMs) / 1000);
+  const typing = stream ? "" : " · by typing";
+  const quiet = stream && muted ? " · microphone muted" : "";
+  hint(`${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}${typing}${quiet}`);
+}
+
 async function onSecond() {
   if (!call || call.over || startedMs === null) return;
-  const seconds = Math.floor((performance.now() - startedMs) / 1000);
-  if (state !== "reconnecting") {
-    const typing = stream ? "" : " · by typing";
-    const quiet = stream && muted ? " · microphone muted" : "";
-    hint(`${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}${typing}${quiet}`);
-  }
+  if (state !== "reconnecting") showTime();
   const jitter = await call.jitterMs().catch(() => null);
   if (jitter !== null && sound) sound.jitterMs = jitter;
 }
@@ -339,6 +332,7 @@ Object.defineProperty(globalThis, "sparkvoice", {
 
 setState("idle");
 listVoices($("voice"), token).catch((error) => notice(error.message || "The voices could not be loaded."));
+for (const event of ["pointerenter", "focus"]) $("voice").addEventListener(event, refreshVoices);
 listMicrophones($("mic"));
 if (!isSecureContext) notice(INSECURE, { typing: true });
 setInterval(onSecond, 1000);

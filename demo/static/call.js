@@ -132,6 +132,7 @@ export class Call extends EventTarget {
   }
 
   #take(message) {
+    if (this.over) return;
     if (message.type === "pong") this.#pong(message);
     else if (message.type === "ended") {
       this.#close();

@@ -7,6 +7,10 @@ export class Captions {
     this.log = log;
     this.empty = empty;
     this.entries = new Map();
+    this.following = true; // the end is in sight, so it stays there
+    log.addEventListener("scroll", () => { this.following = this.#atEnd(); });
+    // a narrower, lower or turned window moves the end away
+    new ResizeObserver(() => { if (this.following) this.#scroll(); }).observe(log);
   }
 
   // A caption replaces the one with its id. final: it will not change. cut: the agent was interrupted here.
@@ -17,7 +21,6 @@ export class Captions {
       entry = this.#add(role);
       this.entries.set(id, entry);
     }
-    const follow = this.#atEnd();
     entry.text.textContent = text;
     entry.box.classList.toggle("open", !final);
     entry.box.setAttribute("aria-busy", String(!final)); // read aloud when complete, not word by word
@@ -31,16 +34,7 @@ export class Captions {
       entry.box.remove();
       this.entries.delete(id);
     }
-    if (follow) this.#scroll();
-  }
-
-  note(text) {
-    const follow = this.#atEnd();
-    const line = document.createElement("p");
-    line.className = "note";
-    line.textContent = text;
-    this.#append(line);
-    if (follow) this.#scroll();
+    if (this.following) this.#scroll();
   }
 
   // what is still open stays as it is; a new call's ids do not meet the old ones
@@ -59,13 +53,9 @@ export class Captions {
     box.className = `said ${role}`;
     who.textContent = NAMES[role];
     box.append(who, " ", text);
-    this.#append(box);
-    return { box, text, mark: null };
-  }
-
-  #append(element) {
     this.empty.remove();
-    this.log.append(element);
+    this.log.append(box);
+    return { box, text, mark: null };
   }
 
   #atEnd() { return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 60; }

@@ -149,6 +149,9 @@ class LocalServer:
             command,
             stdin=subprocess.PIPE,  # never written: its end tells the child that we are gone
             stdout=subprocess.PIPE,
+            # Ctrl-C at a terminal goes to the parent's whole group: it would end the child before the
+            # parent has, which would start it again and then wait for that one's end
+            process_group=0,
             # the token goes by environment, which other users cannot read, unlike argv
             env={**os.environ, "SPARKVOICE_TOKEN": self._token},
         )

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tts_plugin.config import ServerSettings, Settings
-from tts_plugin.errors import ConfigError
+from tts_plugin.listener import listen
 from tts_plugin.server.app import create_app
 from tts_plugin.server.stream import STALL_S
 
@@ -34,7 +34,7 @@ def serve(settings: Settings) -> None:
     """Serve until SIGINT or SIGTERM; ConfigError if the door is open or the port is not to be had."""
     log_to_stderr()
     app = create_app(settings)
-    listener = listen(settings.server)
+    listener = listen_for(settings.server)
     _leave_on_signals()
     host, port = listener.getsockname()[:2]
     log.info("engine server on http://%s:%d", f"[{host}]" if ":" in host else host, port)
@@ -49,7 +49,7 @@ def serve_child(settings: Settings) -> None:
     """
     log_to_stderr(logging.WARNING)  # it shares the parent's terminal
     app = create_app(settings)
-    listener = listen(settings.server)
+    listener = listen_for(settings.server)
     _leave_on_signals()
     server = http_server(app, settings)
     threading.Thread(target=_leave_with_parent, args=(server,), name="parent watch", daemon=True).start()
@@ -63,17 +63,9 @@ def log_to_stderr(level: int = logging.INFO) -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format=form)
 
 
-def listen(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
+def listen_for(settings: ServerSettings, stall_s: float = STALL_S) -> socket.socket:
     """The listening socket, or ConfigError that says what to do. stall_s: see Limits."""
-    host, port = settings.host, settings.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on port {port} of {host}: {error.strerror or error}; "
-            "choose another with --port (0 takes a free one)"
-        ) from error
+    listener = listen(settings.host, settings.port)
     # its connections inherit both. asyncio sets NODELAY only on sockets that name their protocol, and
     # without it a small message, such as `cancelled`, waits 40 ms for the client's delayed ACK
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

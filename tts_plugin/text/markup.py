@@ -137,3 +137,14 @@ def without_emphasis(text: str) -> str:
     text = _ESCAPE.sub("", text)
     text = text.replace("*", "").replace("`", "").replace("~~", "")
     return _EDGE_UNDERSCORES.sub("", text).replace("_", " ")
+
+
+# an asterisk with a digit, or with nothing but space, on both sides is a sign of arithmetic
+_STARS = re.compile(r"\*{2,}|(?<!\d)\*(?=\S)|(?<=\S)\*(?!\d)")
+
+
+def plain(text: str) -> str:
+    """`text` for a reader, in one line: the markup out, everything else as it is written."""
+    text = without_links(without_blocks(without_tags(text)))
+    text = _STARS.sub("", _ESCAPE.sub("", text)).replace("`", "").replace("~~", "")
+    return " ".join(_EDGE_UNDERSCORES.sub("", text).split())
