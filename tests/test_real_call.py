@@ -75,7 +75,6 @@ async def test_a_caller_asks_is_answered_interrupts_and_is_answered_again(caller
             answers = await marks(page, "heard")
             assert answers[-1]["page_ms"] > cut["page_ms"]
             latency = await page.evaluate("sparkvoice.latency")
-            assert 0 < latency["barge_ms"][-1] < 2000
             assert 0 < latency["reply_ms"][-1] < 8000
             await page.get_by_role("button", name="Hang up", exact=True).click()
             await expect(page.get_by_role("status")).to_have_text("Call ended")

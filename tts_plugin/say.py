@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 import os
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tts_plugin import interrupt
 from tts_plugin.arguments import Parser, number, whole_number
 from tts_plugin.audio import AudioFrame, bytes_of
 from tts_plugin.config import EngineSettings, load_settings
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
     voice = registry.default if args.voice is None else registry.get(args.voice)
     turn = Turn(voice, seed=args.seed, speed=args.speed)
     with _target(args.out) as file:
-        spoken = asyncio.run(_speak(turn, text, args.rate, settings, file))
+        spoken = interrupt.run(lambda: _speak(turn, text, args.rate, settings, file))
     report = {
         "voice": voice.id,
         "engine": voice.engine,
