@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
-from tts_plugin.errors import ConfigError, EngineUnavailable, SynthesisFailed, did_you_mean
+from tts_plugin.errors import ConfigError, SynthesisFailed, did_you_mean
 from tts_plugin.worker import SerialWorker
 
 P = ParamSpec("P")
@@ -35,7 +34,6 @@ _HALF = ("float16", "fp16", "half")
 PREFILL_TOKENS = 128
 _WARM_UP_TOKENS = 2
 _CHECK = "see: sparkvoice model check"
-_CLOSED = "this language model is closed: open another engine"
 
 
 def dtype_named(name: str | None, device: str) -> torch.dtype:
@@ -177,7 +175,6 @@ class HfLM:
         self._ids = ids
         self._loaded: _Loaded | None = None
         self._worker = SerialWorker("spark-lm")
-        self._closed = False
 
     @classmethod
     def open(cls, model_dir: Path, ids: Vocabulary, *, dtype: str | None = None, device: str = "cpu") -> HfLM:
@@ -225,7 +222,6 @@ class HfLM:
             feed = [self._ids.semantic_first]
 
     async def aclose(self) -> None:
-        self._closed = True
         self._worker.close()
         self._loaded = None
 
@@ -275,15 +271,8 @@ class HfLM:
 
     async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`call` on the worker, with its failures in our own words."""
-        if self._closed:
-            raise EngineUnavailable(_CLOSED)
         try:
             return await self._worker.run(call, *args, **kwargs)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise EngineUnavailable(_CLOSED) from None  # the waiting call was dropped, not its reader
-            raise
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # torch raises these
             raise SynthesisFailed(f"the language model failed: {error}") from error
 
