@@ -1,4 +1,4 @@
-"""The whole engine on a tiny model: what is heard is what the language model said, and nothing is left over."""
+"""The whole engine on a tiny model: it says what the language model said, and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def likely(text: str) -> int:
     return round(duration_of(text).likely_s * 50)
 
 
-def said(texts: Sequence[str] = TEXTS, **how: float) -> list[Script]:
+def said(texts: Sequence[str] = TEXTS) -> list[Script]:
     """A script a text, of likely length."""
-    return [Script(codes(likely(text), seed), **how) for seed, text in enumerate(texts)]  # type: ignore[arg-type]
+    return [Script(codes(likely(text), seed)) for seed, text in enumerate(texts)]
 
 
 async def segments(texts: Sequence[str]) -> AsyncGenerator[Segment]:
