@@ -107,6 +107,18 @@ async def test_requests_at_once_say_what_they_say_alone(lm: SemanticLM) -> None:
     assert [task.result() for task in running] == alone
 
 
+async def test_a_request_tells_once_that_it_has_begun_and_before_its_first_code(lm: SemanticLM) -> None:
+    begun: list[int] = []
+    async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED, lambda: begun.append(lm.steps))) as groups:
+        assert begun == [], "not before it is asked"
+        await anext(groups)
+        assert len(begun) == 1
+        async for _ in groups:
+            pass
+    assert len(begun) == 1
+    assert begun[0] <= 1
+
+
 async def test_requests_take_turns(lm: SemanticLM) -> None:
     order: list[int] = []
 

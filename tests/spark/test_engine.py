@@ -240,6 +240,24 @@ async def test_sampling_and_seed_reach_the_model(opened: Open, tmp_path: Path) -
     assert len(set(seeds)) == 6, "another one for every segment and every turn"
 
 
+async def test_the_stages_of_the_first_frame_are_told_in_order(opened: Open, ava: Voice) -> None:
+    lm = ScriptedLM([Script(codes(300), prefill_s=0.03, delay_s=0.002)])
+    engine = opened(lm, noise=True)
+    await engine.warm_up()
+    async with Utterance(engine, turn(ava, latency="balanced"), rate=24_000) as utterance:
+        utterance.push(TEXTS[0])
+        utterance.end()
+        await anext(utterance)
+    report = utterance.timeline.report()
+    stages = report["stages_ms"]
+    assert list(stages) == ["queue", "prefill", "tokens", "vocoder", "engine", "resample"]
+    assert all(ms >= 0 for ms in stages.values())
+    assert stages["prefill"] >= 30
+    assert stages["tokens"] >= 15 * 2
+    waited_ms = report["first_frame_ms"] - report["first_segment_ms"]
+    assert sum(stages.values()) == pytest.approx(waited_ms, abs=0.1)
+
+
 # the language model for real
 
 

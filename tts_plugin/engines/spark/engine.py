@@ -32,6 +32,7 @@ from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Window, shape_of
 from tts_plugin.errors import ConfigError
 from tts_plugin.text.numbers import spell_out
+from tts_plugin.timing import Note
 from tts_plugin.worker import SerialWorker
 
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
@@ -136,8 +137,10 @@ class _Speech:
                 fresh = [code for group in batch for code in group]
                 codes += fresh
                 for cut in window.push(len(fresh), self._playing.buffered_s):
+                    self._turn.note("tokens")
                     yield await self._decode(codes, cut), False
         for cut in window.flush():
+            self._turn.note("tokens")
             yield await self._decode(codes, cut), True
         self._continuity.spoke(text, codes)
 
@@ -156,7 +159,9 @@ class _Speech:
             text, self._speaker.global_tokens, said=tail.said, semantic=tail.semantic
         )
         seed = int(np.random.SeedSequence((self._seed, index, attempt)).generate_state(1)[0])
-        return self._parts.lm.generate(prompt, self._sampling, seed)
+        note = self._turn.note
+        codes = self._parts.lm.generate(prompt, self._sampling, seed, lambda: note("queue"))
+        return _noting(codes, note)
 
     async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
         pcm = await self._parts.vocoder.decode(
@@ -165,8 +170,16 @@ class _Speech:
             cut.emit_from - cut.ctx_from,
             cut.emit_to - cut.ctx_from,
         )
+        self._turn.note("vocoder")
         self._playing.add(len(pcm) / self._rate)
         return pcm
+
+
+async def _noting(codes: AsyncGenerator[list[int]], note: Note) -> AsyncGenerator[list[int]]:
+    async with aclosing(codes):
+        async for group in codes:
+            note("prefill")
+            yield group
 
 
 def build(settings: EngineSettings) -> Engine:

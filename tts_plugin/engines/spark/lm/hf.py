@@ -19,7 +19,7 @@ from transformers.utils import logging
 from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.checkpoint import Checkpoint
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS
+from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, unheard
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 from tts_plugin.errors import ConfigError, SynthesisFailed, did_you_mean
@@ -154,11 +154,13 @@ class _Loaded:
 
 @dataclass(slots=True)
 class _Request:
-    """What one request owns: its cache and its random numbers. seen: indices drawn from the current rows."""
+    """What one request owns: its cache and its random numbers. seen: indices drawn from the current rows.
+    begun: to be called at its first step."""
 
     cache: DynamicCache
     sampling: Sampling
     numbers: np.random.Generator
+    begun: Callable[[], None] = unheard
     tokens: int = 0
     seen: set[int] = field(default_factory=set)
 
@@ -185,10 +187,15 @@ class HfLM:
         return cls(lambda: load_qwen2(model_dir, dtype=chosen, device=device), ids)
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int | None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int | None,
+        begun: Callable[[], None] = unheard,
     ) -> AsyncGenerator[list[int]]:
         ids = self._ids
         loaded, request = await self._begin(sampling, seed)
+        request.begun = begun
         # A transcript's prompt goes on from the clip's codes and holds it already.
         feed = list(prompt) if ids.start_semantic in prompt else [*prompt, ids.start_semantic]
         while True:
@@ -261,6 +268,8 @@ class HfLM:
 
     def _read(self, loaded: _Loaded, request: _Request, feed: Sequence[int]) -> torch.Tensor:
         self.steps += 1
+        request.begun()
+        request.begun = unheard
         return loaded.hidden(request.cache, feed)
 
     def _draw(self, loaded: _Loaded, request: _Request, feed: Sequence[int], rows: torch.Tensor) -> int:
