@@ -69,7 +69,7 @@ async def _measure(
         where = await server.address()
         async with (
             aclosing(Remote(server.address)) as remote,
-            tts_plugin.TTS(voice=voice, url=where.url, token=where.token) as tts,
+            aclosing(tts_plugin.TTS(voice=voice, url=where.url, token=where.token)) as tts,
         ):
             await remote.connect()
             await _first_frame_ms(tts, _SHORT[0])  # opens the plugin's own connection
