@@ -1,4 +1,4 @@
-"""A call in Chromium with a Spark voice of random weights: it is noise, but it comes, goes on, and is cut off.
+"""A call in Chromium with a Spark voice of random weights: noise, but it comes, goes on, and is cut off.
 
 Nothing is a stand-in: the page, WebRTC, the session, the engine server as a child, and Spark's own engine.
 """
