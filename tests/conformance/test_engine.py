@@ -33,13 +33,12 @@ TRIES = 8  # a bound that the machine's other work may break is met by the best 
 @dataclass(frozen=True)
 class Case:
     """texts: of one breath each; the last one the longest. settings: made once, given an empty folder.
-    off: how far apart two samples may be that should be the same. paces: whether it can speak faster."""
+    off: how far apart two samples may be that should be the same."""
 
     voice: Voice
     texts: tuple[str, str, str]
     settings: Callable[[Path], EngineSettings] = lambda _: EngineSettings()
     off: int = 0
-    paces: bool = True
 
     @property
     def engine(self) -> str:
@@ -68,7 +67,6 @@ UNDER_TEST = [
         _ENGLISH,
         _tiny_spark,
         off=1,  # another window, another rounding
-        paces=False,
     ),
 ]
 
@@ -260,13 +258,6 @@ async def test_an_error_reaches_the_iterator_once(case: Case, engine: Engine, tu
     assert await spoken(engine, turn, case.texts[:1]), "and the engine goes on"
 
 
-@pytest.mark.parametrize(
-    "case",
-    [case for case in UNDER_TEST if case.paces],
-    ids=lambda case: case.engine,
-    scope="module",
-    indirect=True,
-)
 async def test_a_faster_turn_is_shorter(case: Case, engine: Engine, turn: Turn) -> None:
     fast = Turn(turn.voice, seed=1, speed=1.5)
     normal_s = joined(await spoken(engine, turn, case.texts)).size / engine.rate

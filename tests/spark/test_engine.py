@@ -169,6 +169,28 @@ async def test_a_segment_lasts_as_long_as_its_codes(opened: Open, ava: Voice, la
         assert [frame.ends_segment for frame in frames] == [False] * (len(frames) - 1) + [True]
 
 
+@pytest.mark.parametrize("speed", [0.5, 0.9, 1.3, 2.0])
+async def test_a_segment_at_another_speed_is_as_much_shorter_and_its_last_frame_says_so(
+    opened: Open, ava: Voice, speed: float
+) -> None:
+    counts = (2, 9, 49, 150)
+    texts = ["la " * (1 + count // 8) for count in counts]
+    engine = opened(ScriptedLM([Script(codes(count)) for count in counts]))
+    frames = await spoken(engine, dataclasses.replace(turn(ava), speed=speed), texts)
+    assert [frame.start for frame in frames] == [0, *[frame.stop for frame in frames][:-1]]
+    assert all(len(frame.pcm) for frame in frames)
+    for index, count in enumerate(counts):
+        own = [frame for frame in frames if frame.segment == index]
+        assert len(joined(own)) == round(count * HOP / speed)
+        assert [frame.ends_segment for frame in own] == [False] * (len(own) - 1) + [True]
+
+
+async def test_a_voice_brings_its_own_speed(opened: Open, tmp_path: Path) -> None:
+    ben = voice(tmp_path, INLINE + "speed: 1.25\n")
+    frames = await spoken(opened(ScriptedLM(said())), turn(ben), TEXTS[:1])
+    assert len(joined(frames)) == round(likely(TEXTS[0]) * HOP / 1.25)
+
+
 @pytest.mark.parametrize(("latency", "enough"), [("low", 10), ("balanced", 16), ("quality", 48)])
 async def test_the_first_frame_waits_for_the_codes_of_its_window_and_no_more(
     opened: Open, ava: Voice, latency: Latency, enough: int

@@ -1,6 +1,6 @@
 """SparkEngine: text to speech by Spark-TTS, each step of it in a file of its own.
 
-segment -> spelt out -> prompt -> language model -> codes -> windows -> vocoder -> frames
+segment -> spelt out -> prompt -> language model -> codes -> windows -> vocoder -> pace -> frames
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.continuity import Continuity, Tail
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.noise import of_likely_length
+from tts_plugin.engines.spark.pace import Pace
 from tts_plugin.engines.spark.playing import Playing
 from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
@@ -132,16 +133,18 @@ class _Speech:
         text = spell_out(segment.text, self._turn.voice.language)
         vocoder, codes = self._parts.vocoder, list[int]()
         window = Window(self._shape, vocoder.codec.reach, s_per_token=vocoder.s_per_token)
+        pace = Pace(self._turn.pace, self._rate)
         async with read_ahead(self._watched(segment.index, text), _AHEAD) as batches:
             async for batch in batches:
                 fresh = [code for group in batch for code in group]
                 codes += fresh
                 for cut in window.push(len(fresh), self._playing.buffered_s):
-                    self._turn.note("tokens")
-                    yield await self._decode(codes, cut), False
+                    pcm = self._handed_out(pace.push(await self._decode(codes, cut)))
+                    if len(pcm):
+                        yield pcm, False
         for cut in window.flush():
-            self._turn.note("tokens")
-            yield await self._decode(codes, cut), True
+            pcm = np.concatenate((pace.push(await self._decode(codes, cut)), pace.flush()))
+            yield self._handed_out(pcm), True
         self._continuity.spoke(text, codes)
 
     def _watched(self, index: int, text: str) -> AsyncGenerator[list[int]]:
@@ -164,6 +167,7 @@ class _Speech:
         return _noting(codes, note)
 
     async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
+        self._turn.note("tokens")
         pcm = await self._parts.vocoder.decode(
             codes[cut.ctx_from : cut.ctx_to],
             self._speaker.d_vector,
@@ -171,6 +175,9 @@ class _Speech:
             cut.emit_to - cut.ctx_from,
         )
         self._turn.note("vocoder")
+        return pcm
+
+    def _handed_out(self, pcm: Pcm) -> Pcm:
         self._playing.add(len(pcm) / self._rate)
         return pcm
 
