@@ -28,7 +28,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn to speak. seed: same seed, same text, same samples; None draws a new one.
+    """One turn to speak. seed: same seed, same text, same samples (where an engine's windows follow the
+    clock, to within what its look-ahead costs); None draws a new one.
     speed: 1.0 is as trained; None is the voice's own. latency: how much fidelity the first window may
     cost. sampling: None is the voice's own. note: told by an engine that has stages of its own when each of
     them ends on the way to the first frame."""

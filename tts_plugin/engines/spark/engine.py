@@ -132,12 +132,13 @@ class _Speech:
         """The segment's samples, piece by piece, and whether a piece is its last."""
         text = spell_out(segment.text, self._turn.voice.language)
         vocoder, codes = self._parts.vocoder, list[int]()
-        window = Window(self._shape, vocoder.codec.reach, s_per_token=vocoder.s_per_token)
+        window = Window(self._shape, vocoder.codec.reach)
         pace = Pace(self._turn.pace, self._rate)
         async with read_ahead(self._watched(segment.index, text), _AHEAD) as batches:
             async for batch in batches:
                 fresh = [code for group in batch for code in group]
                 codes += fresh
+                window.s_per_token = vocoder.s_per_token
                 for cut in window.push(len(fresh), self._playing.buffered_s):
                     pcm = self._handed_out(pace.push(await self._decode(codes, cut)))
                     if len(pcm):
