@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 
 import numpy as np
 import pytest
 
 from tests.engines import RATE, ProbeEngine, turn
 from tts_plugin.audio import AudioFrame
+from tts_plugin.engine import Segment, Turn
 from tts_plugin.errors import EngineUnavailable, SynthesisFailed, UnsupportedText
 from tts_plugin.utterance import Utterance
 
@@ -245,6 +247,33 @@ async def test_the_timeline_reports_what_a_bench_needs() -> None:
     assert 0 <= report["first_segment_ms"] <= report["first_frame_ms"] <= report["total_ms"]
     assert report["segments"] == len(utterance.text.spans)
     assert report["rtf"] > 0
+    assert list(report["stages_ms"]) == ["engine", "resample"]
+
+
+async def test_an_engines_stages_add_up_to_its_first_frame_and_later_ones_do_not_count() -> None:
+    class Staged(ProbeEngine):
+        async def speak(self, turn: Turn, segments: AsyncIterator[Segment]) -> AsyncGenerator[AudioFrame]:
+            async with aclosing(super().speak(turn, segments)) as frames:
+                async for frame in frames:
+                    for stage in ("think", "draw", "think"):
+                        hand.now_s += 0.5
+                        turn.note(stage)
+                    yield frame
+
+    class Hand:
+        now_s = 0.0
+
+        def __call__(self) -> float:
+            return self.now_s
+
+    hand = Hand()
+    async with Utterance(Staged(), turn(), rate=24000, lead_s=None, clock=hand) as utterance:
+        utterance.push(TEXT)
+        utterance.end()
+        await heard(utterance)
+    report = utterance.timeline.report()
+    assert report["stages_ms"] == {"think": 500, "draw": 500, "engine": 500, "resample": 0}
+    assert sum(report["stages_ms"].values()) == report["first_frame_ms"] - report["first_segment_ms"]
 
 
 async def test_200_random_cancels_leave_nothing_behind() -> None:

@@ -48,10 +48,10 @@ class ToneSettings(Section):
 
 class WindowSettings(Section):
     """first: tokens of 20 ms that the first window speaks. ahead: how many it waits for beyond them, so
-    that its end sounds as it would with all that follows."""
+    that its end sounds as it would with all that follows; at least one, which is there to end the speech."""
 
     first: Annotated[int, Field(ge=1, le=500)]
-    ahead: Annotated[int, Field(ge=0, le=67)]  # nothing further on is heard in a token
+    ahead: Annotated[int, Field(ge=1, le=67)]  # nothing further on is heard in a token
 
 
 class LatencySettings(Section):

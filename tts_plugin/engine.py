@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -12,6 +12,7 @@ from tts_plugin.audio import AudioFrame
 from tts_plugin.config import EngineSettings
 from tts_plugin.errors import ConfigError, NotInstalled, did_you_mean
 from tts_plugin.limits import Latency
+from tts_plugin.timing import Note, unnoted
 from tts_plugin.voices import Voice
 
 
@@ -27,15 +28,18 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn to speak. seed: same seed, same text, same samples; None draws a new one.
+    """One turn to speak. seed: same seed, same text, same samples (where an engine's windows follow the
+    clock, to within what its look-ahead costs); None draws a new one.
     speed: 1.0 is as trained; None is the voice's own. latency: how much fidelity the first window may
-    cost. sampling: None is the voice's own."""
+    cost. sampling: None is the voice's own. note: told by an engine that has stages of its own when each of
+    them ends on the way to the first frame."""
 
     voice: Voice
     seed: int | None = None
     speed: float | None = None
     latency: Latency = "balanced"
     sampling: Sampling | None = None
+    note: Note = field(default=unnoted, repr=False, compare=False)
 
     @property
     def pace(self) -> float:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -47,7 +48,7 @@ class Utterance:
         self.timeline = Timeline(clock)
         self.foreign = ""  # a sample of what was left out because the voice does not speak its language
         self._engine = engine
-        self._turn = turn
+        self._turn = replace(turn, note=self.timeline.stage)
         self._lead_s = lead_s
         self._clock = clock
         self._splitter = Splitter()
@@ -137,6 +138,7 @@ class Utterance:
             aclosing(self._engine.speak(self._turn, segments)) as frames,
         ):
             async for frame in frames:
+                self.timeline.stage("engine")
                 self._note(frame)
                 for ready in edge.push(frame):
                     await self._hand_out(ready)
@@ -203,6 +205,7 @@ class Utterance:
 
     async def _hand_out(self, frame: AudioFrame) -> None:
         for piece in frame.pieces(round(_PIECE_S * self.rate)):
+            self.timeline.stage("resample")
             self.timeline.mark("first_frame")
             if self._lead_s is not None and self.timeline.first_frame_s is not None:
                 due_s = self.timeline.first_frame_s + piece.start / self.rate - self._lead_s

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from tts_plugin.errors import EngineUnavailable
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_CLOSED = "this engine is closed: open another one"
 
 
 class SerialWorker:
@@ -19,13 +23,23 @@ class SerialWorker:
     """
 
     def __init__(self, name: str) -> None:
+        self._closed = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `call` on the thread and return its result or raise its exception."""
-        future = self._thread.submit(call, *args, **kwargs)
-        return await asyncio.wrap_future(future)
+        """Run `call` on the thread and return its result or raise its exception; EngineUnavailable for a
+        call that comes after `close`, or waits then."""
+        if self._closed:
+            raise EngineUnavailable(_CLOSED)
+        try:
+            return await asyncio.wrap_future(self._thread.submit(call, *args, **kwargs))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise EngineUnavailable(_CLOSED) from None  # the waiting call was dropped, not who waits
+            raise
 
     def close(self) -> None:
         """Drop the calls that wait and let the thread end; does not block."""
+        self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)

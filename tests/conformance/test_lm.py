@@ -6,16 +6,18 @@ A new backend is one entry in UNDER_TEST: how it is made, and a prompt that it t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 import pytest_asyncio
-import torch
 
 from tests.spark import tiny_lm
+from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
+from tts_plugin.engines.spark.engine import LMS
 from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
 from tts_plugin.errors import BadRequest, EngineUnavailable
@@ -49,15 +51,6 @@ PROMPT = (1, 2, 3)
 LONG_SEED = 3  # with it the tiny model says more than 20 codes
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Two threads would wait for each other at every one of these tiny steps."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(params=UNDER_TEST, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> Case:
     chosen: Case = request.param
@@ -74,6 +67,11 @@ async def lm(case: Case) -> AsyncIterator[SemanticLM]:
 async def said(lm: SemanticLM, seed: int | None = LONG_SEED, prompt: tuple[int, ...] = PROMPT) -> list[int]:
     async with aclosing(lm.generate(prompt, SAMPLING, seed)) as groups, asyncio.timeout(PATIENCE_S):
         return [code async for group in groups for code in group]
+
+
+def test_every_backend_is_tested_and_can_be_named_in_the_settings() -> None:
+    assert set(LMS) <= {case.name for case in UNDER_TEST}
+    assert set(get_args(SparkSettings.model_fields["lm"].annotation)) == set(LMS)
 
 
 async def test_it_says_semantic_codes_and_ends(case: Case, lm: SemanticLM) -> None:
@@ -107,6 +105,18 @@ async def test_requests_at_once_say_what_they_say_alone(lm: SemanticLM) -> None:
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(said(lm, seed, prompt)) for seed, prompt in enumerate(prompts)]
     assert [task.result() for task in running] == alone
+
+
+async def test_a_request_tells_once_that_it_has_begun_and_before_its_first_code(lm: SemanticLM) -> None:
+    begun: list[int] = []
+    async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED, lambda: begun.append(lm.steps))) as groups:
+        assert begun == [], "not before it is asked"
+        await anext(groups)
+        assert len(begun) == 1
+        async for _ in groups:
+            pass
+    assert len(begun) == 1
+    assert begun[0] <= 1
 
 
 async def test_requests_take_turns(lm: SemanticLM) -> None:

@@ -7,11 +7,13 @@ import asyncio
 import re
 import time
 from collections.abc import Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.bench.report import Figure, save, show
+from tts_plugin.config import load_settings
 from tts_plugin.remote import Remote, Request
 from tts_plugin.server.local import LocalServer
 
@@ -44,12 +46,14 @@ _LONG = (
 
 def main(argv: Sequence[str]) -> int:
     parser = Parser("sparkvoice bench latency", description="How soon a turn sounds and can be stopped.")
+    parser.add_argument("--config", type=Path, metavar="F", help="settings of the engine server")
     parser.add_argument("--voice", metavar="ID", help="default: the server's own")
     parser.add_argument("--rounds", type=whole_number(1, 1000), default=10, help="passes over the sentences")
     parser.add_argument("--streams", type=whole_number(1, 1000), default=20, help="turns at once, at the end")
     parser.add_argument("--json", type=Path, metavar="F", help="write the figures to F")
     options = parser.parse_args(argv)
-    figures, underruns = asyncio.run(_measure(options.voice, options.rounds, options.streams))
+    load_settings(options.config)  # what is wrong with them is said here, in one line
+    figures, underruns = asyncio.run(_measure(options.config, options.voice, options.rounds, options.streams))
     note = f"streams with an underrun on the playout clock: {underruns} of {options.streams}"
     show("bench latency", figures, [note])
     if options.json:
@@ -57,37 +61,56 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-async def _measure(voice: str | None, rounds: int, streams: int) -> tuple[dict[str, Figure], int]:
-    server = LocalServer.shared()
-    tts = TTS(voice=voice)
-    remote = Remote(server.address)
+async def _measure(
+    config: Path | None, voice: str | None, rounds: int, streams: int
+) -> tuple[dict[str, Figure], int]:
+    server = LocalServer.shared(config)
     try:
-        await remote.connect()
-        await _first_frame_ms(tts, _SHORT[0])  # opens the plugin's own connection
-        cancels = [await _cancel_ms(remote, voice) for _ in range(rounds * 5)]
-        figures = {
-            "LiveKit push to first frame, ms": Figure.of(
-                [await _first_frame_ms(tts, text) for _ in range(rounds) for text in _SHORT]
-            ),
-            "LLM's first token to first frame, ms": Figure.of(
-                [
-                    await _first_frame_ms(tts, text, _LLM_TOKENS_PER_S)
-                    for _ in range(max(1, rounds // 3))
-                    for text in _REPLIES
-                ]
-            ),
-            "cancel to engine free, ms": Figure.of([waited for waited, _ in cancels]),
-            "audio made for nothing, ms": Figure.of([orphan for _, orphan in cancels]),
-        }
-        crowd = await asyncio.gather(*(_play(remote, voice, 0.05 * index) for index in range(streams)))
-        figures[f"{streams} at once: push to first frame, ms"] = Figure.of([first for first, _ in crowd])
-        figures[f"{streams} at once: latest frame, ms late"] = Figure.of([late for _, late in crowd])
-        underruns = sum(late > 0 for _, late in crowd)
+        where = await server.address()
+        async with (
+            aclosing(Remote(server.address)) as remote,
+            aclosing(TTS(voice=voice, url=where.url, token=where.token)) as tts,
+        ):
+            await remote.connect()
+            await _first_frame_ms(tts, _SHORT[0])  # opens the plugin's own connection
+            cancels = [await _cancel_ms(remote, voice) for _ in range(rounds * 5)]
+            figures = {
+                "LiveKit push to first frame, ms": Figure.of(
+                    [await _first_frame_ms(tts, text) for _ in range(rounds) for text in _SHORT]
+                ),
+                **_figures([await _stages_ms(remote, voice, text) for _ in range(rounds) for text in _SHORT]),
+                "LLM's first token to first frame, ms": Figure.of(
+                    [
+                        await _first_frame_ms(tts, text, _LLM_TOKENS_PER_S)
+                        for _ in range(max(1, rounds // 3))
+                        for text in _REPLIES
+                    ]
+                ),
+                "cancel to engine free, ms": Figure.of([waited for waited, _ in cancels]),
+                "audio made for nothing, ms": Figure.of([orphan for _, orphan in cancels]),
+            }
+            crowd = await asyncio.gather(*(_play(remote, voice, 0.05 * index) for index in range(streams)))
+            figures[f"{streams} at once: push to first frame, ms"] = Figure.of([first for first, _ in crowd])
+            figures[f"{streams} at once: latest frame, ms late"] = Figure.of([late for _, late in crowd])
+            underruns = sum(late > 0 for _, late in crowd)
     finally:
-        await remote.aclose()
-        await tts.aclose()
         server.close()
     return figures, underruns
+
+
+async def _stages_ms(remote: Remote, voice: str | None, text: str) -> dict[str, float]:
+    """What the time from the first segment to the first frame went into; the text is said to its end."""
+    async with remote.utterance(Request(rate=24000, voice=voice, lead_s=None)) as utterance:
+        utterance.push(text)
+        utterance.end()
+        async for _ in utterance:
+            pass
+    stages: dict[str, float] = utterance.server_timeline["stages_ms"]
+    return stages
+
+
+def _figures(turns: Sequence[dict[str, float]]) -> dict[str, Figure]:
+    return {f"- of it {stage}, ms": Figure.of([turn[stage] for turn in turns]) for stage in turns[0]}
 
 
 async def _first_frame_ms(tts: TTS, text: str, tokens_per_s: float | None = None) -> float:

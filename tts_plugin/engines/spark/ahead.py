@@ -23,9 +23,10 @@ async def read_ahead(source: AsyncGenerator[T], most: int) -> AsyncIterator[Asyn
     async def produce() -> None:
         try:
             async with aclosing(source):
+                await room.acquire()  # before it is asked for: an item without room is one too many
                 async for item in source:
-                    await room.acquire()
                     items.put_nowait(item)
+                    await room.acquire()
         finally:
             items.put_nowait(None)
 

@@ -1,6 +1,6 @@
 """SparkEngine: text to speech by Spark-TTS, each step of it in a file of its own.
 
-segment -> spelt out -> prompt -> language model -> codes -> windows -> vocoder -> frames
+segment -> spelt out -> prompt -> language model -> codes -> windows -> vocoder -> pace -> frames
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.continuity import Continuity, Tail
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.noise import of_likely_length
+from tts_plugin.engines.spark.pace import Pace
 from tts_plugin.engines.spark.playing import Playing
 from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
@@ -32,6 +33,7 @@ from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Window, shape_of
 from tts_plugin.errors import ConfigError
 from tts_plugin.text.numbers import spell_out
+from tts_plugin.timing import Note
 from tts_plugin.worker import SerialWorker
 
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
@@ -130,15 +132,20 @@ class _Speech:
         """The segment's samples, piece by piece, and whether a piece is its last."""
         text = spell_out(segment.text, self._turn.voice.language)
         vocoder, codes = self._parts.vocoder, list[int]()
-        window = Window(self._shape, vocoder.codec.reach, s_per_token=vocoder.s_per_token)
+        window = Window(self._shape, vocoder.codec.reach)
+        pace = Pace(self._turn.pace, self._rate)
         async with read_ahead(self._watched(segment.index, text), _AHEAD) as batches:
             async for batch in batches:
                 fresh = [code for group in batch for code in group]
                 codes += fresh
+                window.s_per_token = vocoder.s_per_token
                 for cut in window.push(len(fresh), self._playing.buffered_s):
-                    yield await self._decode(codes, cut), False
+                    pcm = self._handed_out(pace.push(await self._decode(codes, cut)))
+                    if len(pcm):
+                        yield pcm, False
         for cut in window.flush():
-            yield await self._decode(codes, cut), True
+            pcm = np.concatenate((pace.push(await self._decode(codes, cut)), pace.flush()))
+            yield self._handed_out(pcm), True
         self._continuity.spoke(text, codes)
 
     def _watched(self, index: int, text: str) -> AsyncGenerator[list[int]]:
@@ -156,17 +163,31 @@ class _Speech:
             text, self._speaker.global_tokens, said=tail.said, semantic=tail.semantic
         )
         seed = int(np.random.SeedSequence((self._seed, index, attempt)).generate_state(1)[0])
-        return self._parts.lm.generate(prompt, self._sampling, seed)
+        note = self._turn.note
+        codes = self._parts.lm.generate(prompt, self._sampling, seed, lambda: note("queue"))
+        return _noting(codes, note)
 
     async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
+        self._turn.note("tokens")
         pcm = await self._parts.vocoder.decode(
             codes[cut.ctx_from : cut.ctx_to],
             self._speaker.d_vector,
             cut.emit_from - cut.ctx_from,
             cut.emit_to - cut.ctx_from,
         )
+        self._turn.note("vocoder")
+        return pcm
+
+    def _handed_out(self, pcm: Pcm) -> Pcm:
         self._playing.add(len(pcm) / self._rate)
         return pcm
+
+
+async def _noting(codes: AsyncGenerator[list[int]], note: Note) -> AsyncGenerator[list[int]]:
+    async with aclosing(codes):
+        async for group in codes:
+            note("prefill")
+            yield group
 
 
 def build(settings: EngineSettings) -> Engine:

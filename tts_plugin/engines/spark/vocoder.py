@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from tts_plugin.worker import SerialWorker
 
 _BATCH = 8  # windows at most: who comes next waits for the whole batch
 _LIKE = 1.5  # a batch costs its longest row times its rows, so rows of a batch differ by no more than this
+_CLOSED = "this engine is closed: open another one"
 _MEMORY = 0.2  # weight of the newest decode in the estimate of the cost of a token
 
 
@@ -55,7 +56,7 @@ class Vocoder:
         Cancelled while it waits it is never decoded; cancelled while it is decoded, its samples are dropped.
         """
         if self._closed:
-            raise EngineUnavailable("the vocoder is closed")
+            raise EngineUnavailable(_CLOSED)
         window = CodecWindow(torch.tensor(semantic, dtype=torch.int64), d_vector, emit_from, emit_to)
         order = _Order(window, asyncio.get_running_loop().create_future())
         self._orders.append(order)
@@ -67,14 +68,14 @@ class Vocoder:
         return to_int16((await order.done).numpy())
 
     async def aclose(self) -> None:
-        """Drop what waits; what is being decoded is finished and dropped. Twice is fine."""
+        """Drop what waits, which is EngineUnavailable to its readers; what is being decoded is finished and
+        dropped. Twice is fine."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
-        for order in self._orders:
-            order.done.cancel()
+        _drop(self._orders)
         self._orders.clear()
 
     async def _work(self) -> None:
@@ -101,8 +102,7 @@ class Vocoder:
         try:
             waves = await self._worker.run(self.codec.decode_windows, [order.window for order in batch])
         except asyncio.CancelledError:
-            for order in batch:
-                order.done.cancel()
+            _drop(batch)
             raise
         except Exception as error:  # of the codec or the device: it belongs to those whose windows these are
             for order in batch:
@@ -118,3 +118,10 @@ class Vocoder:
         for order, wave in zip(batch, waves, strict=True):
             if not order.done.done():
                 order.done.set_result(wave)
+
+
+def _drop(orders: Iterable[_Order]) -> None:
+    """Tell those who still wait; they were not cancelled, so it is an error to them."""
+    for order in orders:
+        if not order.done.done():
+            order.done.set_exception(EngineUnavailable(_CLOSED))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +19,10 @@ from transformers.utils import logging
 from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.checkpoint import Checkpoint
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS
+from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, unheard
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
-from tts_plugin.errors import ConfigError, EngineUnavailable, SynthesisFailed, did_you_mean
+from tts_plugin.errors import ConfigError, SynthesisFailed, did_you_mean
 from tts_plugin.worker import SerialWorker
 
 P = ParamSpec("P")
@@ -35,7 +34,6 @@ _HALF = ("float16", "fp16", "half")
 PREFILL_TOKENS = 128
 _WARM_UP_TOKENS = 2
 _CHECK = "see: sparkvoice model check"
-_CLOSED = "this language model is closed: open another engine"
 
 
 def dtype_named(name: str | None, device: str) -> torch.dtype:
@@ -156,11 +154,13 @@ class _Loaded:
 
 @dataclass(slots=True)
 class _Request:
-    """What one request owns: its cache and its random numbers. seen: indices drawn from the current rows."""
+    """What one request owns: its cache and its random numbers. seen: indices drawn from the current rows.
+    begun: to be called at its first step."""
 
     cache: DynamicCache
     sampling: Sampling
     numbers: np.random.Generator
+    begun: Callable[[], None] = unheard
     tokens: int = 0
     seen: set[int] = field(default_factory=set)
 
@@ -177,7 +177,6 @@ class HfLM:
         self._ids = ids
         self._loaded: _Loaded | None = None
         self._worker = SerialWorker("spark-lm")
-        self._closed = False
 
     @classmethod
     def open(cls, model_dir: Path, ids: Vocabulary, *, dtype: str | None = None, device: str = "cpu") -> HfLM:
@@ -188,10 +187,15 @@ class HfLM:
         return cls(lambda: load_qwen2(model_dir, dtype=chosen, device=device), ids)
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int | None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int | None,
+        begun: Callable[[], None] = unheard,
     ) -> AsyncGenerator[list[int]]:
         ids = self._ids
         loaded, request = await self._begin(sampling, seed)
+        request.begun = begun
         # A transcript's prompt goes on from the clip's codes and holds it already.
         feed = list(prompt) if ids.start_semantic in prompt else [*prompt, ids.start_semantic]
         while True:
@@ -225,7 +229,6 @@ class HfLM:
             feed = [self._ids.semantic_first]
 
     async def aclose(self) -> None:
-        self._closed = True
         self._worker.close()
         self._loaded = None
 
@@ -265,6 +268,8 @@ class HfLM:
 
     def _read(self, loaded: _Loaded, request: _Request, feed: Sequence[int]) -> torch.Tensor:
         self.steps += 1
+        request.begun()
+        request.begun = unheard
         return loaded.hidden(request.cache, feed)
 
     def _draw(self, loaded: _Loaded, request: _Request, feed: Sequence[int], rows: torch.Tensor) -> int:
@@ -275,15 +280,8 @@ class HfLM:
 
     async def _run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`call` on the worker, with its failures in our own words."""
-        if self._closed:
-            raise EngineUnavailable(_CLOSED)
         try:
             return await self._worker.run(call, *args, **kwargs)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise EngineUnavailable(_CLOSED) from None  # the waiting call was dropped, not its reader
-            raise
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:  # torch raises these
             raise SynthesisFailed(f"the language model failed: {error}") from error
 

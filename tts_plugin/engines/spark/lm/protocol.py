@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
 from tts_plugin.engine import Sampling
 
 SPEAKER_TOKENS = 32  # global codes of a voice; the codec's perceiver has as many latents
+
+
+def unheard() -> None:
+    """Nobody wants to know that a request has begun."""
 
 
 class SemanticLM(Protocol):
@@ -19,13 +23,18 @@ class SemanticLM(Protocol):
     steps: int
 
     def generate(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int | None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int | None,
+        begun: Callable[[], None] = unheard,
     ) -> AsyncGenerator[list[int]]:
         """The codes (0 .. semantic_count-1) that follow `prompt` (token ids), as they are drawn.
 
         Ends at end-of-speech. Nothing but semantic codes and end-of-speech is ever drawn.
         `<|start_semantic_token|>` is added where the prompt has none. seed: equal seeds give equal
-        codes whatever else runs; None draws a new one. `aclose()`, or cancelling the reader, stops it:
+        codes whatever else runs; None draws a new one. begun: called once, from any thread, when the wait
+        for others is over and the first step begins. `aclose()`, or cancelling the reader, stops it:
         no step begins after the one that runs. BadRequest for sampling out of range, SynthesisFailed
         for an error of the model, EngineUnavailable after `aclose()` of the LM.
         """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tts_plugin.engine import Sampling
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS
+from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, unheard
 from tts_plugin.engines.spark.sampling import checked
 from tts_plugin.errors import EngineUnavailable, SynthesisFailed
 
@@ -64,12 +64,18 @@ class ScriptedLM:
         return sum(not request.closed for request in self.requests)
 
     async def generate(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int | None
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int | None,
+        begun: Callable[[], None] = unheard,
     ) -> AsyncGenerator[list[int]]:
         request = Request(tuple(prompt), checked(sampling), seed)
         script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
         self.requests.append(request)
         try:
+            self._require_open()
+            begun()
             await self._step(request, script.prefill_s)
             while True:
                 for at in range(0, len(script.codes), script.group):
