@@ -47,7 +47,9 @@ def _check_cut(made: Rig) -> None:
     assert TURN.startswith(text)
     heard_s = len(made.heard) / made.listener.rate
     assert made.listener.positions[-1] == pytest.approx(heard_s, abs=0.02)
-    assert abs(len(text.split()) - _words_heard(heard_s)) <= 1
+    # LiveKit's synchroniser lets a word out when its time has come, estimated from the syllables: on a busy
+    # machine it is a word later than on an idle one, but the history never runs ahead of the word being heard
+    assert -2 <= len(text.split()) - _words_heard(heard_s) <= 1
 
 
 @pytest.mark.parametrize(("way", "heard_s"), [("say", 0.7), ("say", 2.0), ("reply", 1.2)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -48,10 +48,13 @@ def create_app(
 
     async def warm_up() -> None:
         try:
-            for name in await worker.run(to_warm):
-                await loaded.get(name)
+            names = await worker.run(to_warm)
         except TTSError as error:
             log.error("not ready: %s", error)
+            return
+        with suppress(TTSError):  # logged where it is loaded
+            for name in names:
+                await loaded.get(name)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
