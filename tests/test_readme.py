@@ -63,7 +63,7 @@ def test_the_voice_is_one(tmp_path: Path) -> None:
     (tmp_path / "reception.yaml").write_text(block)
     registry = VoiceRegistry([tmp_path], ENGINES)
     assert registry.problems == ()
-    assert registry.get("reception").speed == 1.2
+    assert registry.get("reception").speed == 1.5
 
 
 async def test_the_livekit_example_speaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
         weights = str(args.model) if args.model else "random, stressed" if args.stressed else "random"
         save_rows(args.json, "fidelity", [asdict(row) for row in rows], {"weights": weights})
     if args.plot:
-        _plot(rows, args.plot)
+        plot(rows, args.plot)
     return 0
 
 
@@ -210,7 +210,8 @@ def _wave(samples: torch.Tensor) -> Wave:
     return samples[0].numpy().astype(np.float64)
 
 
-def _plot(rows: Sequence[Row], path: Path) -> None:
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Decibels by look-ahead, with the other policy's for comparison, as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
