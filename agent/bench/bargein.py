@@ -130,12 +130,12 @@ class Bench:
         """From the caller's first voiced block at the microphone to the end of the page's fade."""
         measured = len(await self._latency("barge_ms"))
         cuts = await self._count("cut")
-        if self.conversation.session.agent_state != "speaking":
-            self.conversation.say(_LONG)
         async with asyncio.timeout(_TRIAL_S):
             while len(values := await self._latency("barge_ms")) <= measured:
                 await asyncio.sleep(0.05)
-                if self.conversation.session.agent_state == "listening":
+                # one speech at a time: a second one in the queue would begin the moment the first is cut
+                idle = self.conversation.session.current_speech is None
+                if idle and await self._count("cut") == cuts:
                     self.conversation.say(_LONG)
         mark = (await self._marks("cut"))[cuts]
         await self._check_silent(mark)
