@@ -18,8 +18,9 @@ from tests.spark import tiny_lm
 from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.engine import LMS
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, SemanticLM
+from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
+from tts_plugin.engines.spark.voice import GLOBAL_TOKENS
 from tts_plugin.errors import BadRequest, EngineUnavailable
 
 PATIENCE_S = 10.0
@@ -42,7 +43,7 @@ def _scripted() -> SemanticLM:
 
 
 UNDER_TEST = [
-    Case("scripted", _scripted, LENGTH, SPEAKER_TOKENS, draws=False),
+    Case("scripted", _scripted, LENGTH, GLOBAL_TOKENS, draws=False),
     Case("hf", tiny_lm.lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
 ]
 # so even that the tiny model speaks for a while
@@ -197,7 +198,7 @@ async def test_sampling_out_of_range_is_refused(lm: SemanticLM, sampling: Sampli
 
 async def test_a_new_voice_is_32_global_codes_and_the_seed_decides_which(case: Case, lm: SemanticLM) -> None:
     voice = await lm.create_globals(PROMPT, SAMPLING, 1)
-    assert len(voice) == SPEAKER_TOKENS
+    assert len(voice) == GLOBAL_TOKENS
     assert all(type(code) is int and 0 <= code < case.globals_ for code in voice)
     assert await lm.create_globals(PROMPT, SAMPLING, 1) == voice
     if case.draws:

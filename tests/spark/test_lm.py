@@ -17,8 +17,9 @@ from transformers import Qwen2ForCausalLM
 from tests.spark import tiny_lm
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.lm.hf import PREFILL_TOKENS, HfLM, dtype_named, load_qwen2
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, SemanticLM
+from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
+from tts_plugin.engines.spark.voice import GLOBAL_TOKENS
 from tts_plugin.errors import ConfigError, EngineUnavailable, SynthesisFailed
 
 PATIENCE_S = 10.0
@@ -145,7 +146,7 @@ async def test_a_new_voice_goes_through_its_phases_in_order() -> None:
     assert 0 <= speed - IDS.speed_value_first < IDS.speed_value_count
     assert tail == [IDS.end_acoustic, IDS.start_global]
     assert [code - IDS.global_first for code in codes] == list(voice[:-1]), "the last one need not be read"
-    assert len(voice) == SPEAKER_TOKENS
+    assert len(voice) == GLOBAL_TOKENS
     assert len(set(voice)) > 10
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from tts_plugin.engines.spark.duration import duration_of
 from tts_plugin.text.gauge import is_unspaced
 
-# 3 s: enough to hear the melody go on. Each costs a prefill token, between two segments, where it counts.
-TAIL_CODES = 150
 _LEAST_CODES = 25  # half a second says nothing of how a voice speaks
 CONTEXT_TOKENS = 1500  # the model was trained on no longer ones, text and speech together
 _FRAME_TOKENS = 40  # of a prompt: 32 global codes and the control tokens
@@ -35,7 +33,7 @@ class Continuity:
         count: Callable[[str], int],
         rate_hz: float = 50,
         *,
-        tail: int = TAIL_CODES,
+        tail: int,
         context: int = CONTEXT_TOKENS,
     ) -> None:
         self._count = count
@@ -47,7 +45,7 @@ class Continuity:
     def spoke(self, text: str, codes: Sequence[int]) -> None:
         """Note a segment that was spoken to its end."""
         said, text = self._last.said.strip(), text.strip()
-        whole = Tail(said + _gap(said, text) + text, (*self._last.semantic, *codes))
+        whole = Tail(said + gap(said, text) + text, (*self._last.semantic, *codes))
         self._last = _cut(whole, self._tail)
 
     def tail(self, text: str) -> Tail:
@@ -60,7 +58,14 @@ class Continuity:
             shown = _cut(shown, min(len(shown.semantic) * 3 // 4, max(0, room)))
         if len(shown.semantic) < _LEAST_CODES:
             return Tail()
-        return Tail(shown.said + _gap(shown.said, text), shown.semantic)
+        return Tail(shown.said + gap(shown.said, text), shown.semantic)
+
+
+def gap(said: str, text: str) -> str:
+    """The space between two texts, if their scripts put one."""
+    if not said or not text or text[0].isspace():
+        return ""
+    return "" if is_unspaced(text[0]) or is_unspaced(said[-1]) or said[-1] in "。！？；：，、」』" else " "
 
 
 def _cut(tail: Tail, codes: int) -> Tail:
@@ -90,10 +95,3 @@ def _word_starts(text: str) -> list[int]:
 
 def _likely_s(text: str) -> float:
     return duration_of(text).likely_s - duration_of("").likely_s
-
-
-def _gap(said: str, text: str) -> str:
-    """The space between two texts, if their scripts put one."""
-    if not said or not text or text[0].isspace():
-        return ""
-    return "" if is_unspaced(text[0]) or is_unspaced(said[-1]) or said[-1] in "。！？；：，、」』" else " "

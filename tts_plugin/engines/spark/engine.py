@@ -22,8 +22,9 @@ from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.engines.spark.ahead import read_ahead
 from tts_plugin.engines.spark.bicodec import load_bicodec
 from tts_plugin.engines.spark.checkpoint import Checkpoint
-from tts_plugin.engines.spark.continuity import Continuity, Tail
+from tts_plugin.engines.spark.continuity import Continuity, Tail, gap
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
+from tts_plugin.engines.spark.model_files import configured
 from tts_plugin.engines.spark.noise import of_likely_length
 from tts_plugin.engines.spark.pace import Pace
 from tts_plugin.engines.spark.playing import Playing
@@ -31,7 +32,6 @@ from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
 from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Window, shape_of
-from tts_plugin.errors import ConfigError
 from tts_plugin.text.numbers import spell_out
 from tts_plugin.timing import Note
 from tts_plugin.worker import SerialWorker
@@ -158,7 +158,8 @@ class _Speech:
         """The codes of `text`; a later attempt has another seed, and nothing that may have misled it."""
         tail = Tail() if attempt else self._continuity.tail(text)
         if not tail.semantic and not attempt:
-            tail = Tail(self._speaker.said, self._speaker.semantic)
+            said = self._speaker.said
+            tail = Tail(said + gap(said, text), self._speaker.semantic)
         prompt = self._prompts.clone(
             text, self._speaker.global_tokens, said=tail.said, semantic=tail.semantic
         )
@@ -192,12 +193,7 @@ async def _noting(codes: AsyncGenerator[list[int]], note: Note) -> AsyncGenerato
 
 def build(settings: EngineSettings) -> Engine:
     spark = settings.spark
-    if spark.model is None:
-        raise ConfigError(
-            'engine "spark" needs a model: set SPARK_TTS_MODEL or engine.spark.model to its directory '
-            "(sparkvoice model fetch DIR, or model random DIR to try it without)"
-        )
-    checkpoint = Checkpoint.open(spark.model)
+    checkpoint = Checkpoint.open(configured(spark))
     module, _, factory = LMS[spark.lm].partition(":")
     make = cast(Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory))
     return SparkEngine(checkpoint, spark, make(checkpoint, spark))

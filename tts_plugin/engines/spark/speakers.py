@@ -23,7 +23,6 @@ from tts_plugin.engines.spark.token_file import Origin, TokenFile, Tokens
 from tts_plugin.engines.spark.voice import SparkVoice, Style, inside
 from tts_plugin.errors import BadRequest, ConfigError
 from tts_plugin.strict_yaml import shown
-from tts_plugin.text.gauge import is_unspaced
 from tts_plugin.text.numbers import spell_out
 from tts_plugin.voices import Voice
 from tts_plugin.worker import SerialWorker
@@ -36,8 +35,8 @@ _GREETING = "Hello, it is nice to meet you. How are you today?"
 @dataclass(frozen=True, slots=True, eq=False)
 class Speaker:
     """global_tokens: for the prompt. d_vector: float32 [D], for the decoder. said, semantic: what is spoken
-    in the clip, as it is spoken, and its codes; both empty without a transcript. `said` ends with the space
-    that must stand before the text that follows. sampling: the voice's own."""
+    in the clip, as it is spoken, and its codes; both empty without a transcript. sampling: the voice's
+    own."""
 
     global_tokens: tuple[int, ...]
     d_vector: torch.Tensor
@@ -167,7 +166,8 @@ class Speakers:
             d_vector = self._codec.speaker(torch.tensor([tokens.global_tokens]))[0]
         except BadRequest as error:
             raise ConfigError(str(error)) from error
-        said, semantic = _said(voice, tokens), tokens.semantic_tokens
+        semantic = tokens.semantic_tokens
+        said = spell_out(voice.transcript.strip(), voice.language) if semantic else ""
         return Speaker(tokens.global_tokens, d_vector, said, semantic, voice.sampling)
 
 
@@ -181,12 +181,6 @@ def _state(voice: SparkVoice) -> tuple[int, ...]:
     except OSError as error:
         raise ConfigError(f"{shown(voice.clip)} cannot be read: {error.strerror or error}") from error
     return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _said(voice: SparkVoice, tokens: Tokens) -> str:
-    said = spell_out(voice.transcript.strip(), voice.language) if tokens.semantic_tokens else ""
-    spaced = bool(said) and not is_unspaced(said[-1]) and said[-1] not in "。！？；：，、」』"
-    return f"{said} " if spaced else said
 
 
 @asynccontextmanager

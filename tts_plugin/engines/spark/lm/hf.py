@@ -19,9 +19,10 @@ from transformers.utils import logging
 from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.checkpoint import Checkpoint
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, unheard
+from tts_plugin.engines.spark.lm.protocol import unheard
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
+from tts_plugin.engines.spark.voice import GLOBAL_TOKENS
 from tts_plugin.errors import ConfigError, SynthesisFailed, did_you_mean
 from tts_plugin.worker import SerialWorker
 
@@ -216,7 +217,7 @@ class HfLM:
         request.seen.clear()
         feed = [ids.speed_value_first + speed, ids.end_acoustic, ids.start_global]
         codes: list[int] = []
-        for _ in range(SPEAKER_TOKENS):
+        for _ in range(GLOBAL_TOKENS):
             codes.append(await self._next(loaded, request, feed, loaded.globals))
             feed = [ids.global_first + codes[-1]]
         return tuple(codes)

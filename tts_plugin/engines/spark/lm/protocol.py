@@ -7,8 +7,6 @@ from typing import Protocol
 
 from tts_plugin.engine import Sampling
 
-SPEAKER_TOKENS = 32  # global codes of a voice; the codec's perceiver has as many latents
-
 
 def unheard() -> None:
     """Nobody wants to know that a request has begun."""
@@ -43,7 +41,7 @@ class SemanticLM(Protocol):
     async def create_globals(
         self, prompt: Sequence[int], sampling: Sampling, seed: int | None
     ) -> tuple[int, ...]:
-        """The SPEAKER_TOKENS global codes of a new voice, for a voice-creation prompt (token ids).
+        """The GLOBAL_TOKENS global codes of a new voice, for a voice-creation prompt (token ids).
 
         The model draws pitch, speed and the codes, each from its own family; errors as `generate`.
         """

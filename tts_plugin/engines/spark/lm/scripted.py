@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tts_plugin.engine import Sampling
-from tts_plugin.engines.spark.lm.protocol import SPEAKER_TOKENS, unheard
+from tts_plugin.engines.spark.lm.protocol import unheard
 from tts_plugin.engines.spark.sampling import checked
+from tts_plugin.engines.spark.voice import GLOBAL_TOKENS
 from tts_plugin.errors import EngineUnavailable, SynthesisFailed
 
 # what comes after the codes: end-of-speech, the codes again for ever, silence for ever, an error
@@ -51,7 +52,7 @@ class ScriptedLM:
     """The n-th request gets the n-th script, later ones the last. requests: all so far, in order."""
 
     scripts: Sequence[Script]
-    speaker: tuple[int, ...] = tuple(range(SPEAKER_TOKENS))
+    speaker: tuple[int, ...] = tuple(range(GLOBAL_TOKENS))
     requests: list[Request] = field(default_factory=list)
     steps: int = 0
 
