@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from tts_plugin.engines.spark.clip import RATE, digest_of, examine_clip
-from tts_plugin.engines.spark.reference import Samples, read_clip
+from tts_plugin.engines.spark.reference import Samples
 from tts_plugin.errors import ConfigError
 
 DATA = Path(__file__).parents[1] / "data"
@@ -64,7 +64,7 @@ def test_plain_recordings_are_free_of_findings(name: str) -> None:
     assert clip.findings == ()
     assert clip.seconds == len(clip.wave) / RATE
     assert clip.digest == digest_of(path)
-    np.testing.assert_array_equal(clip.wave, read_clip(path, RATE))
+    np.testing.assert_array_equal(clip.wave, soundfile.read(path)[0])
     clip.require()
 
 
@@ -96,6 +96,18 @@ def test_96_khz_is_brought_to_the_codecs_rate(tmp_path: Path) -> None:
     clip = examine_clip(path)
     assert clip.findings == ()
     assert len(clip.wave) == pytest.approx(len(SPEECH), abs=2)
+
+
+def test_eight_bits_and_96_khz_keep_the_wave(tmp_path: Path) -> None:
+    tone = 0.3 * np.sin(2 * np.pi * 440 / 96_000 * np.arange(3 * 96_000))
+    clip = examine_clip(saved(tmp_path, tone, rate=96_000, subtype="PCM_U8"))
+    wanted = 0.3 * np.sin(2 * np.pi * 440 / RATE * np.arange(3 * RATE))
+    assert np.abs(clip.wave - wanted)[200:-200].max() < 0.02
+
+
+def test_channels_are_mixed_down(tmp_path: Path) -> None:
+    clip = examine_clip(saved(tmp_path, np.stack((SPEECH, 0.5 * SPEECH), 1), subtype="FLOAT"))
+    np.testing.assert_allclose(clip.wave, 0.75 * SPEECH, atol=1e-6)
 
 
 def test_too_short(tmp_path: Path) -> None:

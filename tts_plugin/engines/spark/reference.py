@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import soundfile
 import soxr
 from numpy.typing import NDArray
 
@@ -21,26 +18,6 @@ _LEAST_PEAK = 1e-3  # nothing is amplified as if its peak were lower
 _LEAST_SIGNAL = 10  # samples
 _LOUD_PART = (0.9, 0.99)  # of the signal's samples sorted by level
 _GAIN_LIMITS = (0.1, 10.0)
-
-
-def read_clip(path: Path, rate: int, *, channel: int | None = None) -> Samples:
-    """The clip in the file, float64, one channel at `rate` Hz.
-
-    wav, flac, ogg and mp3. Several channels are mixed down; channel: take this one instead. A file that
-    holds no sound that can be read raises ConfigError.
-    """
-    try:
-        samples, found_rate = soundfile.read(path, dtype="float64", always_2d=True)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read as sound (wav, flac, ogg, mp3): {error}") from error
-    if channel is not None and channel >= samples.shape[1]:
-        raise ConfigError(f"{path} has {samples.shape[1]} channels, so no channel {channel}")
-    mono: Samples = samples.mean(axis=1) if channel is None else samples[:, channel]
-    if len(mono) == 0:
-        raise ConfigError(f"{path} holds no samples")
-    if not np.isfinite(mono).all():
-        raise ConfigError(f"{path} holds a sample that is no number")
-    return at_rate(mono, found_rate, rate)
 
 
 def at_rate(wave: Samples, found_rate: int, rate: int) -> Samples:

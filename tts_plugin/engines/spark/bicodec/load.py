@@ -37,16 +37,6 @@ def load_bicodec(
     return BiCodec(Weights(file, kind, place), sizes)
 
 
-def check_bicodec(model_dir: str | Path, overrides: Mapping[str, Any] | None = None) -> list[str]:
-    """Everything that is wrong with the codec's files, in words; [] if nothing. Reads no weights."""
-    try:
-        sizes = read_sizes(Path(model_dir)).overridden(overrides)
-        file = CheckpointFile(Path(model_dir) / WEIGHTS_FILE)
-    except ConfigError as error:
-        return [str(error)]
-    return [f"{file.path}: {problem}" for problem in file.problems_of(layout(sizes))]
-
-
 def layout(sizes: CodecSizes) -> dict[str, Spec]:
     """Every tensor that a checkpoint of these sizes has, by key."""
     listing = Listing()
