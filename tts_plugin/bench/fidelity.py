@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from tts_plugin.limits import Latency
 Wave = NDArray[np.float64]
 
 _CAP_DB = 140.0  # equal to the last bit
+_HOP = 25  # tokens of a later piece: the engine's are 4 to 50, as the playing buffer allows
 _BASELINE_CHUNK = 50  # tokens, 1 s
 _BASELINE_GROWTH = 2.0
 _BASELINE_MOST = 400
@@ -73,23 +73,27 @@ def main(argv: Sequence[str]) -> int:
     show_rows("bench fidelity (dB against the offline decode)", [asdict(row) for row in rows])
     if args.json:
         weights = str(args.model) if args.model else "random, stressed" if args.stressed else "random"
-        save_rows(args.json, "fidelity", [asdict(row) for row in rows], {"weights": weights})
+        measured_on = {"weights": weights, "tokens": args.tokens, "utterances": args.utterances}
+        save_rows(args.json, "fidelity", [asdict(row) for row in rows], measured_on)
     if args.plot:
         plot(rows, args.plot)
     return 0
 
 
 def policies(reach: int) -> list[Policy]:
-    """The three latencies of the settings, then one knob at a time around them."""
+    """The three latencies of the settings, then one knob at a time turned from `balanced`."""
     latency = load_settings(environ={}).engine.spark.latency
     found = []
     names: tuple[Latency, ...] = ("low", "balanced", "quality")
     for name in names:
         shape = shape_of(latency, name)
-        found.append(Policy(name, shape.first, 25, reach, shape.first_right, shape.right))
-    found += [Policy(f"right {right}", 8, 25, reach, right, right) for right in (0, 2, 4, 8, 16, 32, reach)]
-    found += [Policy(f"left {left}", 8, 25, left, reach, reach) for left in (0, 5, 10, 20, 32, 57)]
-    found += [Policy(f"hop {hop}", 8, hop, reach, 8, 16) for hop in (4, 12, 50)]
+        found.append(Policy(name, shape.first, _HOP, reach, shape.first_right, shape.right))
+    usual = shape_of(latency, "balanced")
+    first, ahead, right = usual.first, usual.first_right, usual.right
+    found += [Policy(f"right {size}", first, _HOP, reach, size, size) for size in (0, 2, 4, 8, 16, 32, reach)]
+    found += [Policy(f"left {size}", first, _HOP, size, reach, reach) for size in (0, 5, 10, 20, 32, 57)]
+    found += [Policy(f"first {size}", size, _HOP, reach, ahead, right) for size in (4, 16, 32)]
+    found += [Policy(f"hop {size}", first, size, reach, ahead, right) for size in (4, 12, 50)]
     return found
 
 
@@ -223,8 +227,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     axes.plot([row.right for row in sweep], [row.overall_db for row in sweep], "s--", label="overall")
     other = rows[-1]
     axes.axhline(other.seam_db, color="grey", lw=1, label=f"{other.policy}: at the seams")
-    for left, right in pairwise((8, 16)):
-        axes.axvspan(left, right, alpha=0.08)
+    balanced = next(row for row in rows if row.policy == "balanced")
+    axes.axvspan(balanced.first_right, balanced.right, alpha=0.08, label="balanced: first to later pieces")
     axes.set(xlabel="look-ahead, tokens of 20 ms", ylabel="dB against offline", title="Fidelity of streaming")
     axes.legend()
     axes.grid(alpha=0.3)
