@@ -65,15 +65,18 @@ class LatencySettings(Section):
 
 
 class SparkSettings(Section):
-    """model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets;
-    there is no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice
-    is taken from (None: as much as in training). continuity_tokens: of the speech so far, shown to the
-    language model before a turn's next segment; each costs a token of prompt."""
+    """The Spark-TTS engine.
+
+    model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets; dtype None:
+    float32 on a CPU, bfloat16 on a GPU. There is no float16, in which this model speaks garbage. ref_s: how
+    much of a reference clip a voice is taken from (None: as much as in training). continuity_tokens: of the
+    speech so far, shown to the language model before a turn's next segment; each costs a token of prompt.
+    """
 
     model: Path | None = None
     lm: Literal["hf"] = "hf"
     device: Literal["cpu", "cuda"] = "cpu"
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] | None = None
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
     ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
     continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tts_plugin.config import LatencySettings
-from tts_plugin.engines.spark.window import TOKENS_PER_S, Cut, Shape, Window, shape_of
+from tts_plugin.engines.spark.duration import TOKENS_PER_S
+from tts_plugin.engines.spark.window import Cut, Shape, Window, shape_of
 from tts_plugin.limits import Latency
 
 REACH = 67

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tts_plugin.engines.spark.duration import duration_of
+from tts_plugin.engines.spark.duration import TOKENS_PER_S, duration_of
 from tts_plugin.text.gauge import is_unspaced
 
 _LEAST_CODES = 25  # half a second says nothing of how a voice speaks
@@ -31,7 +31,7 @@ class Continuity:
     def __init__(
         self,
         count: Callable[[str], int],
-        rate_hz: float = 50,
+        rate_hz: float = TOKENS_PER_S,
         *,
         tail: int,
         context: int = CONTEXT_TOKENS,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from tts_plugin.text.gauge import is_unspaced
 
+TOKENS_PER_S = 50  # semantic codes of a second of speech
+
 # Seconds a character takes: least, likely, most. Ordinary English is 150 words a minute, 4.7 letters each:
 # 0.085 s a letter; Chinese is 4 to 5 characters a second. Least is about 3.5 times as fast, most 3 times as
 # slow, so only what has gone wrong is outside.

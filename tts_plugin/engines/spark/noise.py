@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from tts_plugin.engines.spark.duration import duration_of
-from tts_plugin.engines.spark.window import TOKENS_PER_S
+from tts_plugin.engines.spark.duration import TOKENS_PER_S, duration_of
 
 
 async def of_likely_length(text: str, codes: AsyncGenerator[list[int]]) -> AsyncGenerator[list[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tts_plugin.engines.spark.duration import duration_of
+from tts_plugin.engines.spark.duration import TOKENS_PER_S, duration_of
 
 
 class Verdict(Enum):
@@ -50,7 +50,7 @@ class Watchdog:
     def __init__(
         self,
         text: str,
-        rate_hz: float = 50,
+        rate_hz: float = TOKENS_PER_S,
         *,
         silence: Collection[int] = (),
         limits: Limits = Limits(),

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tts_plugin.config import LatencySettings, WindowSettings
+from tts_plugin.engines.spark.duration import TOKENS_PER_S
 from tts_plugin.limits import Latency
 
-TOKENS_PER_S = 50
 MARGIN_S = 0.08  # of audio that a piece should find still playing: a frame, and what the clock may err
 
 
