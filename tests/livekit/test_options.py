@@ -13,6 +13,7 @@ import pytest
 from livekit.agents import Plugin
 from livekit.agents import tts as lk
 
+from tests.engine_server import ProbedTone, running, settings_of, voices_for
 from tests.livekit.conftest import PluginOver
 from tests.livekit.engines import BookedEngine
 from tests.livekit.helpers import (
@@ -110,6 +111,26 @@ async def test_c42_prewarming_a_server_that_is_down_is_not_fatal(caplog: pytest.
     plugin.prewarm()
     await until(lambda: "prewarm failed" in caplog.text)
     await plugin.aclose()
+
+
+async def test_c42_prewarming_loads_the_engine_of_the_voice_and_not_only_the_servers_default(
+    tmp_path: Path,
+) -> None:
+    built: list[str] = []
+
+    def build(name: str) -> ProbedTone:
+        built.append(name)
+        return ProbedTone()
+
+    registry = voices_for(tmp_path, {"tone": "und", "hibari": "en"})
+    settings = settings_of(engine={"voice": "tone"})
+    async with running(settings, registry=registry, build=build) as port:
+        plugin = TTS(url=f"http://127.0.0.1:{port}", voice="hibari")
+        plugin.prewarm()
+        await until(lambda: "hibari" in built)
+        plugin.update_options(voice="tone")
+        await say(plugin, "Hello there.")
+        await plugin.aclose()
 
 
 async def test_c42_prewarming_opens_the_connection(plugin: TTS, where: str) -> None:

@@ -36,11 +36,12 @@ from tts_plugin.engines.spark.clip import examine_clip
 from tts_plugin.engines.spark.enroll import enrolled
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
 from tts_plugin.engines.spark.model_files import ModelFiles
+from tts_plugin.engines.spark.new_voice import _write
 from tts_plugin.engines.spark.reference import volume_normalise
 from tts_plugin.engines.spark.speakers import Speakers
 from tts_plugin.engines.spark.speech_features import require_wav2vec2, speech_features
 from tts_plugin.engines.spark.voice import SparkVoice
-from tts_plugin.errors import ConfigError
+from tts_plugin.errors import BadRequest, ConfigError
 from tts_plugin.voices import VoiceRegistry
 from tts_plugin.worker import SerialWorker
 
@@ -482,3 +483,14 @@ def test_the_cache_folder_is_where_the_platform_keeps_caches() -> None:
     assert cache_folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/sparkvoice")
     assert cache_folder({"XDG_CACHE_HOME": "x"}) == cache_folder({})
     assert cache_folder({}).is_relative_to(Path.home())
+
+
+def test_of_two_who_enrol_one_id_at_once_the_second_changes_nothing(tmp_path: Path) -> None:
+    yaml, clip = tmp_path / "me.yaml", tmp_path / "me.wav"
+    _write({clip: b"first", yaml: b"id: me\n"}, claim=yaml)
+    with pytest.raises(BadRequest, match="is there already"):
+        _write({clip: b"second", yaml: b"id: you\n"}, claim=yaml)
+    assert (clip.read_bytes(), yaml.read_bytes()) == (b"first", b"id: me\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["me.wav", "me.yaml"]
+    _write({clip: b"second", yaml: b"id: me\n"}, claim=None)
+    assert clip.read_bytes() == b"second"

@@ -107,6 +107,8 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
             speed=speed if utils.is_given(speed) else now.speed,
             latency=latency if utils.is_given(latency) else now.latency,
         )
+        if self._options.voice != now.voice and self._source.connected:
+            self.prewarm()  # its engine may have to be loaded, which can take seconds
 
     def stream(self, *, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS) -> SynthesizeStream:
         """Text in as it comes, audio out as soon as a clause of it can be spoken."""
@@ -123,7 +125,7 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         return stream
 
     def prewarm(self) -> None:
-        """Start the child or the connection; returns at once, and a failure is only logged.
+        """Start the child, the connection and the voice's engine; returns at once, a failure is only logged.
 
         Without a running event loop it does nothing, and the first turn does it.
         """
@@ -145,7 +147,7 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
 
     async def _warm_up(self) -> None:
         try:
-            await self._source.warm_up()
+            await self._source.warm_up(self._options.voice)
         except Exception as error:  # the task's outermost frame: nobody awaits it
             logger.warning("prewarm failed, the first turn tries again: %r", error)
 

@@ -74,8 +74,8 @@ class Source(Protocol):
 
     def speech(self, options: Options, lead_s: float | None) -> Speech: ...
 
-    async def warm_up(self) -> None:
-        """Do what the first turn would have to wait for."""
+    async def warm_up(self, voice: str | None) -> None:
+        """Do what the first turn of this voice would have to wait for."""
         ...
 
     async def aclose(self) -> None: ...
@@ -96,7 +96,7 @@ class EngineSource:
         turn = Turn(voice, seed=options.seed, speed=options.speed, latency=options.latency)
         return Utterance(self._engine, turn, rate=self._rate, lead_s=lead_s)
 
-    async def warm_up(self) -> None:
+    async def warm_up(self, voice: str | None) -> None:
         await self._engine.warm_up()
 
     async def aclose(self) -> None:
@@ -126,8 +126,12 @@ class ServerSource:
             )
         )
 
-    async def warm_up(self) -> None:
-        await self._remote.connect()
+    async def warm_up(self, voice: str | None) -> None:
+        # a turn that says nothing: the server loads the voice's engine for it
+        async with self._remote.utterance(Request(rate=self._rate, voice=voice)) as turn:
+            turn.end()
+            async for _ in turn:
+                pass
 
     async def aclose(self) -> None:
         await self._remote.aclose()

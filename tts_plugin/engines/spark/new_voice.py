@@ -67,8 +67,8 @@ def main(argv: list[str]) -> int:
         facts["clip"] = _placed(clip, file, args.force, files)
         origin = Origin(clip.digest, checkpoint.revision, ref_s, transcribed)
         files[file.with_suffix(".tokens.json")] = stored_text(origin, tokens).encode()
-    files[file] = _yaml(facts, file)  # the last one: without it the others are nothing
-    _write(files)
+    files[file] = _yaml(facts, file)
+    _write(files, claim=None if args.force else file)
     print(
         f"{shown(file)}: voice {args.id} from {clip.seconds:.1f} s in {took_s:.2f} s; "
         f'hear it: sparkvoice say "Hello." --voice {args.id}'
@@ -196,19 +196,29 @@ def _shown_value(value: Json) -> str:
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
-def _write(files: Mapping[Path, bytes]) -> None:
-    """Every file whole, in this order, or none."""
+def _write(files: Mapping[Path, bytes], claim: Path | None) -> None:
+    """Every file whole, or none. claim: one of them that must not be there yet; it goes first, so that of
+    two who enrol one id at once the second finds it taken and changes nothing."""
     parts = {path: path.with_name(f".{path.name}.{secrets.token_hex(4)}.part") for path in files}
+    claimed: Path | None = None
     try:
         for path, part in parts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("xb") as file:
                 file.write(files[path])
+        if claim is not None:
+            claim.touch(exist_ok=False)
+            claimed = claim
         for path, part in parts.items():
             part.replace(path)
+        claimed = None
+    except FileExistsError as error:
+        raise BadRequest(f"{shown(claim or path)} is there already: --force replaces it") from error
     except OSError as error:
         raise BadRequest(f"cannot write {shown(path)}: {error.strerror or error}") from error
     finally:
         for part in parts.values():
             with suppress(OSError):
                 part.unlink()
+        if claimed is not None:
+            claimed.unlink(missing_ok=True)

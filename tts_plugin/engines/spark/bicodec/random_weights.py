@@ -60,6 +60,7 @@ def write_random(
             f"# random weights, {size} size\n{yaml.safe_dump(sizes.as_yaml(), sort_keys=False)}",
             encoding="utf-8",
         )
+        partial.chmod(0o644)  # safetensors makes it its owner's alone
         os.replace(partial, weights)
     finally:
         partial.unlink(missing_ok=True)
