@@ -64,6 +64,9 @@ async def test_a_caller_asks_is_answered_interrupts_and_is_answered_again(caller
             assert sound.loudest(sound.heard, cut["page_ms"] - 1000, cut["page_ms"]) > SOUND
             assert sound.loudest(sound.mic, cut["page_ms"] - 400, cut["page_ms"]) > SOUND
             assert sound.loudest(sound.heard, cut["page_ms"] + 20, cut["page_ms"] + 200) < SOUND
+            spoke_up = await heard(page, cut["page_ms"] - 3000)  # the caller was silent for 5 s before
+            onset = next(n for n, level in enumerate(spoke_up.mic) if level > SOUND)
+            assert 0 < cut["page_ms"] - (spoke_up.from_ms + onset * spoke_up.block_ms) < 2000
 
             # the caption ends where it was cut, and the rest of the story is gone
             await expect(log).to_contain_text("interrupted")
