@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from agent.ears import STT, bundled_model
 from agent.ghosts import heard_text
 from agent.recogniser import Recognition, repeats
 from agent.recogniser_process import RecogniserError, RecogniserProcess
+from tests.leftovers import held_now
 from tts_plugin.audio import Pcm, silence, to_int16
 from tts_plugin.errors import ConfigError
 
@@ -372,12 +372,7 @@ async def test_a_request_cancelled_half_way_does_not_shift_the_answers(
 
 
 async def test_closing_leaves_no_process_task_thread_or_descriptor(say: Callable[[str], Pcm]) -> None:
-    here = psutil.Process()
-
-    def held() -> tuple[int, int, int, int]:
-        return len(here.children()), here.num_fds(), threading.active_count(), len(asyncio.all_tasks())
-
-    before = held()
+    before = held_now()
     opened = STT()
     await hear(opened, say("Hello there."))
     left_open = opened.stream()
@@ -389,7 +384,7 @@ async def test_closing_leaves_no_process_task_thread_or_descriptor(say: Callable
     never_asked = STT()
     never_asked.prewarm()
     await never_asked.aclose()
-    assert held() == before
+    assert held_now().more_than(before) == {}
 
 
 async def test_the_recogniser_ends_with_a_parent_that_is_killed() -> None:

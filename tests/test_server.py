@@ -16,11 +16,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed
 
 from tests.engine_server import WAIT_S, ProbedTone, client, running, same, settings_of, voices_for
+from tests.leftovers import held_now
 from tts_plugin import g711, wire
 from tts_plugin.audio import AudioFrame, Pcm
 from tts_plugin.engine import Engine, Segment, Turn, open_engine
@@ -265,8 +265,7 @@ async def test_two_hundred_random_cancels_leave_nothing_behind() -> None:
     async with running(build=lambda _: engine) as port, client(port) as caller:
         await caller.say(1000, SENTENCE, lead_s=None)
         await caller.over(1000)
-        process, tasks = psutil.Process(), len(asyncio.all_tasks())
-        files, threads = process.num_fds(), process.num_threads()
+        before = held_now()
         for context in range(1, 201):
             await caller.say(context, SENTENCE, lead_s=dice.choice((None, 3.0)))
             for _ in range(dice.randrange(8)):
@@ -275,8 +274,7 @@ async def test_two_hundred_random_cancels_leave_nothing_behind() -> None:
         await caller.over(*range(1, 201))
         await caller.quiet(0.1)
         assert engine.speaking == 0
-        assert len(asyncio.all_tasks()) <= tasks
-        assert (process.num_fds(), process.num_threads()) == (files, threads)
+        assert held_now().more_than(before) == {}
         await caller.say(1001, SENTENCE, lead_s=None)
         assert same((await caller.over(1001)).pcm, await in_process(SENTENCE))
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from typing import Any
 
 import av
 import numpy as np
-import psutil
 import pytest
 from aiortc import RTCConfiguration, RTCIceServer, RTCPeerConnection
 from aiortc.jitterbuffer import JitterBuffer
@@ -22,6 +20,7 @@ from agent.transports.ice import IceOptions, ice_connections, ice_servers, offer
 from agent.transports.track import BLOCK, RATE, PlayoutTrack
 from agent.transports.webrtc import answered, mono, parsed, shorten_jitter_buffer
 from tests.far_browser import LOOPBACK, Browser, a_call
+from tests.leftovers import held_now
 from tts_plugin.audio import Pcm, level_dbfs, to_int16
 from tts_plugin.errors import BadRequest
 
@@ -373,12 +372,6 @@ async def test_a_silent_stun_server_is_never_asked() -> None:
 
 
 async def test_ten_calls_leave_no_task_thread_or_socket_behind_and_close_within_a_second() -> None:
-    def load() -> dict[str, int]:
-        # the default executor's threads stay by design, and come one by one
-        threads = [thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")]
-        tasks, files = len(asyncio.all_tasks()), psutil.Process().num_fds()
-        return {"tasks": tasks, "threads": len(threads), "files": files}
-
     loads = []
     for _ in range(10):
         browser = Browser(a_mic(tone(0.2)))
@@ -390,5 +383,5 @@ async def test_ten_calls_leave_no_task_thread_or_socket_behind_and_close_within_
         assert time.monotonic() - began_s < 1.5
         await browser.close()
         await asyncio.sleep(0.05)
-        loads.append(load())
-    assert loads[-1] == loads[1]
+        loads.append(held_now())
+    assert loads[-1].more_than(loads[1]) == {}
