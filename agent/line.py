@@ -1,4 +1,4 @@
-"""Line: what a conversation knows of the telephone line it is on and may ask of it, whatever the transport."""
+"""Line: what a conversation knows of its telephone line and may ask of it, whatever the transport."""
 
 from __future__ import annotations
 
