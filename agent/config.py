@@ -10,7 +10,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tts_plugin.config import ARGUMENTS, ENVIRONMENT, Section, bundled, layered, read_config, variable
+from tts_plugin.config import (
+    ARGUMENTS,
+    ENVIRONMENT,
+    Section,
+    bundled,
+    config_file,
+    layered,
+    read_config,
+    variable,
+)
 from tts_plugin.strict_yaml import BadYaml, Document, Json, Problem, Source
 
 INSTRUCTIONS = (
@@ -19,6 +28,8 @@ INSTRUCTIONS = (
 )
 GREETING = "Hello! How can I help you today?"  # where neither the settings nor a FAQ have one
 DEFAULT_LLM = "gpt-4.1-mini"
+
+EARS = "SPARKVOICE_EARS"  # set by a worker for its jobs, not by people
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 
@@ -67,11 +78,13 @@ class LlmSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the agent side can be told. llm: None answers from the FAQ."""
+    """Everything the agent side can be told. llm: None answers from the FAQ. ears: the socket of a recogniser
+    that this worker's jobs share; None starts one of one's own."""
 
     agent: AgentSettings
     phone: PhoneSettings
     llm: LlmSettings | None
+    ears: Path | None = None
 
 
 def load_settings(
@@ -80,14 +93,15 @@ def load_settings(
     arguments: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+    """Settings from `path` (None: SPARKVOICE_CONFIG's, else the bundled configs/default.yaml), or ConfigError
+    with file and line.
 
     Precedence: arguments (of the agent section) > SPARKVOICE_VOICE, SPARKVOICE_FAQ and
     SPARKVOICE_EARS_MODEL > YAML > default. OPENAI_API_KEY or LLM_BASE_URL asks for a language model,
     LLM_MODEL names it.
     """
     env = os.environ if environ is None else environ
-    document = read_config(path)
+    document = read_config(path or config_file(environ))
     told = {
         key: value
         for key in ("voice", "faq", "ears_model")
@@ -97,7 +111,21 @@ def load_settings(
     agent = layered(AgentSettings, "agent", document, layers, paths=("faq", "ears_model"))
     _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
     _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
-    return Settings(agent, layered(PhoneSettings, "phone", document, {}), _llm(env))
+    ears = variable(env, EARS)
+    return Settings(
+        agent, layered(PhoneSettings, "phone", document, {}), _llm(env), None if ears is None else Path(ears)
+    )
+
+
+def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None) -> None:
+    """Put into the environment what the processes that this one starts are to find there."""
+    os.environ["SPARKVOICE_URL"] = engine_url
+    if engine_token is not None:
+        os.environ["SPARKVOICE_TOKEN"] = engine_token
+    if ears is not None:
+        os.environ[EARS] = str(ears)
+    # neither of the models that come with livekit-agents is ours to use
+    os.environ["LIVEKIT_AGENTS_PRELOAD_LOCAL_INFERENCE"] = "0"
 
 
 def _require_there(

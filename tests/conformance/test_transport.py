@@ -21,6 +21,7 @@ from livekit.agents.voice import io
 from agent.media_io import Control
 from tests.fakes_livekit import RATE, TICK_S, Handset, handset
 from tests.far_browser import a_speaking_browser
+from tests.far_room import a_telephone_in_a_room
 from tts_plugin.audio import Pcm, bytes_of, level_dbfs, samples_of
 
 AUDIBLE_DBFS = -45.0
@@ -107,6 +108,8 @@ TRANSPORTS: dict[str, Transport] = {
     "playout-48k": Transport(partial(_handset_call, 48000)),
     # the peer's own buffer holds 80 ms; the page cuts its gain instead of waiting for it
     "webrtc": Transport(a_speaking_browser, delay_s=0.25, mute_s=0.2),
+    # the track's queue holds 40 ms, the far peer's buffer 20 more
+    "livekit": Transport(a_telephone_in_a_room, delay_s=0.25, mute_s=0.2),
 }
 
 
