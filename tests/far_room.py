@@ -1,9 +1,9 @@
-"""A LiveKit room with both its ends for the tests: the real rtc.Room on ours, the stub's caller on the far one."""
+"""A LiveKit room for the tests: the real rtc.Room at our end, the stub's caller at the far one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -36,14 +36,20 @@ class Parties:
 
 @asynccontextmanager
 async def a_room_call(
-    *, telephone: bool = True, status: str = "active", publish: bool = True, dial: Outbound | None = None
+    *,
+    telephone: bool = True,
+    status: str = "active",
+    publish: bool = True,
+    dial: Outbound | None = None,
+    prepare: Callable[[StubServer, StubRoom], None] = lambda server, stub: None,
 ) -> AsyncIterator[Parties]:
-    """Our end of a call, connected to its room; the far end is as the arguments say."""
+    """Our end of a call, connected to its room; the far end is as the arguments and `prepare` make it."""
     kind, attributes = (
         (KIND.SIP, TELEPHONE | {"sip.callStatus": status}) if telephone else (KIND.STANDARD, {})
     )
     async with stub_server() as server, api.LiveKitAPI(server.url, KEY, SECRET) as client:
         stub = server.add(StubRoom(ROOM, kind=kind, attributes=attributes, here=dial is None))
+        prepare(server, stub)
         room = rtc.Room()
         await room.connect(server.url, server.token(ROOM))
         try:

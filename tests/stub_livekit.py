@@ -1,7 +1,7 @@
 """A stand-in for a LiveKit server, on loopback: signalling, the calls of its API that are used, job dispatch.
 
-One agent and one caller a room; media go through aiortc. It checks no tokens and knows no second participant: it is
-there so that the real rtc.Room, its Opus and its RTP run in a test.
+One agent and one caller a room; media go through aiortc. It checks no tokens and knows no second caller: it
+is there so that the real rtc.Room, its Opus and its RTP run in a test.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ear:
 
 
 class StubRoom:
-    """A room with one caller, whom the test moves about; `subscribed` says when the caller gets the agent's track."""
+    """A room with one caller, whom the test moves about. subscribed: whether they get the agent's track."""
 
     def __init__(
         self,
