@@ -311,6 +311,25 @@ async def test_turns_at_once_do_not_mix(opened: Open, ava: Voice, hf: HfLM) -> N
         np.testing.assert_allclose(joined(task.result()), expected, atol=1)
 
 
+async def test_eight_voices_at_once_are_heard_each_in_its_own(
+    opened: Open, tmp_path: Path, codec: BiCodec
+) -> None:
+    """All say the same codes, so that only the voice tells them apart."""
+    script = Script(codes(likely(TEXTS[0])), delay_s=0.0005)
+    engine = opened(ScriptedLM([script]))
+    await engine.warm_up()
+    draw = np.random.default_rng(3)
+    globals_ = [draw.integers(0, 4096, 32).tolist() for _ in range(8)]
+    voices = [voice(tmp_path, INLINE.replace(str(list(GLOBALS)), str(tokens))) for tokens in globals_]
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(spoken(engine, turn(each), TEXTS[:1])) for each in voices]
+    said_by = [joined(task.result()) for task in running]
+    for tokens, heard in zip(globals_, said_by, strict=True):
+        whole = codec.decode(torch.tensor([script.codes]), torch.tensor([tokens]))[0]
+        np.testing.assert_allclose(heard, to_int16(whole.numpy()), atol=1)
+    assert all(np.abs(said_by[0].astype(int) - other).max() > 100 for other in said_by[1:])
+
+
 async def test_noise_lasts_as_long_as_speech_of_the_text_would(opened: Open, ava: Voice, hf: HfLM) -> None:
     frames = await spoken(opened(hf, noise=True), turn(ava))
     for index, text in enumerate(TEXTS):

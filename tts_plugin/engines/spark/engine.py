@@ -175,6 +175,7 @@ class _Speech:
             self._speaker.d_vector,
             cut.emit_from - cut.ctx_from,
             cut.emit_to - cut.ctx_from,
+            due_s=self._playing.dry_at_s,
         )
         self._turn.note("vocoder")
         return pcm

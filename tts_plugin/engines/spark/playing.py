@@ -12,8 +12,13 @@ class Playing:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._dry_at_s: float | None = None  # when what has been handed out will have been heard
+        self._dry_at_s: float | None = None
         self.underruns = 0
+
+    @property
+    def dry_at_s(self) -> float | None:
+        """When all that was handed out will have been heard, by the clock; None before the first."""
+        return self._dry_at_s
 
     @property
     def buffered_s(self) -> float | None:
