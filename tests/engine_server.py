@@ -19,7 +19,6 @@ from tts_plugin.config import Settings, load_settings
 from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.engines.tone import ToneEngine
 from tts_plugin.server.app import create_app
-from tts_plugin.server.engines import Engines
 from tts_plugin.server.run import http_server, listen_for
 from tts_plugin.server.stream import Limits
 from tts_plugin.voices import VoiceRegistry
@@ -74,9 +73,7 @@ async def running(
     """The server in this event loop; gives its port. build: makes its engines."""
     limits = limits or Limits()
     settings = settings or settings_of(engine={"voice": "tone"})
-    app = create_app(
-        settings, registry=registry, engines=None if build is None else Engines(build), limits=limits
-    )
+    app = create_app(settings, registry=registry, build=build, limits=limits)
     listener = listen_for(settings.server.model_copy(update={"port": 0}), limits.stall_s)
     server = http_server(app, settings)
     task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -24,10 +24,12 @@ from tts_plugin.strict_yaml import Json
 
 log = logging.getLogger(__name__)
 
-# settings that change the sound or a voice's enrolment, not the cost of a stream; all others count
+# settings that change the sound or a voice's enrolment, not the cost of a stream, and what the capacity is
+# there to decide; all others count
 _NO_MATTER: Mapping[str, Collection[str]] = {
-    "hibari": ("gain_db", "ceiling_dbfs"),
-    "spark": ("ref_s",),
+    "hibari": ("max_streams", "gain_db", "ceiling_dbfs"),
+    "tone": ("max_streams",),
+    "spark": ("max_streams", "ref_s"),
 }
 _CPUS = Path("/proc/cpuinfo")
 _GPUS = Path("/proc/driver/nvidia/gpus")
