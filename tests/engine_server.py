@@ -194,13 +194,19 @@ async def client(port: int, **headers: str) -> AsyncIterator[Client]:
 
 async def get(port: int, path: str, host: str | None = None, **headers: str) -> tuple[int, Any]:
     """Status and JSON of a GET."""
+    status, body = await fetch(port, path, host, **headers)
+    return status, json.loads(body)
+
+
+async def fetch(port: int, path: str, host: str | None = None, **headers: str) -> tuple[int, bytes]:
+    """Status and body of a GET."""
     sent = {"Host": host or f"127.0.0.1:{port}", "Connection": "close", **headers}
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
         writer.write("\r\n".join(lines).encode())
         head, _, body = (await asyncio.wait_for(reader.read(), WAIT_S)).partition(b"\r\n\r\n")
-        return int(head.split()[1]), json.loads(body)
+        return int(head.split()[1]), body
     finally:
         writer.close()
         await writer.wait_closed()

@@ -280,6 +280,24 @@ async def test_the_stages_of_the_first_frame_are_told_in_order(opened: Open, ava
     assert sum(stages.values()) == pytest.approx(waited_ms, abs=0.1)
 
 
+async def test_what_is_drawn_is_spoken_and_is_caught_by_the_watchdog_is_counted(
+    opened: Open, ava: Voice
+) -> None:
+    good = said()[0]
+    counts: list[dict[str, int]] = []
+    for scripts in ([good], [Script(()), good], [Script(codes(20), then="again"), good]):
+        async with Utterance(opened(ScriptedLM(scripts)), turn(ava), lead_s=None) as utterance:
+            utterance.push(TEXTS[0])
+            utterance.end()
+            assert [frame async for frame in utterance]
+        counts.append(utterance.timeline.report()["counts"])
+    drawn = len(good.codes)
+    assert counts[0] == {"tokens": drawn, "tokens_spoken": drawn}
+    assert counts[1] == {"tokens": drawn, "tokens_spoken": drawn, "watchdog_ended_at_once": 1}
+    assert counts[2]["watchdog_loop"] == 1
+    assert counts[2]["tokens"] > counts[2]["tokens_spoken"] == drawn
+
+
 # the language model for real
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tts_plugin.engines.spark.playing import Playing
+from tts_plugin.playing import Playing
 
 
 class Hand:

@@ -31,3 +31,8 @@ class Playing:
         if self._dry_at_s is not None and self._dry_at_s < now_s:
             self.underruns += 1
         self._dry_at_s = max(now_s, self._dry_at_s or now_s) + seconds
+
+    def hold(self, seconds: float) -> None:
+        """For so long nothing was played."""
+        if self._dry_at_s is not None:
+            self._dry_at_s += seconds
