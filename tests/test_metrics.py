@@ -72,10 +72,8 @@ async def until_over(port: int, turns: int) -> None:
     """The books are closed a moment after the last message."""
     for _ in range(1000):
         told = await scraped(port)
-        if (
-            sum(value for name, value in told.items() if name.startswith("sparkvoice_utterances_total"))
-            >= turns
-        ):
+        counted = (value for name, value in told.items() if name.startswith("sparkvoice_utterances_total"))
+        if sum(counted) >= turns:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the turn was not counted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from tts_plugin.errors import EngineUnavailable
@@ -32,7 +33,7 @@ class SerialWorker:
         if self._closed:
             raise EngineUnavailable(_CLOSED)
         try:
-            return await asyncio.wrap_future(self._thread.submit(_contained, call, *args, **kwargs))
+            return await asyncio.wrap_future(self._thread.submit(_contained, partial(call, *args, **kwargs)))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():
@@ -45,10 +46,10 @@ class SerialWorker:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _contained(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def _contained(call: Callable[[], T]) -> T:
     """A SystemExit of some library would reach the event loop, and end every other call with it."""
     try:
-        return call(*args, **kwargs)
+        return call()
     except Exception:
         raise
     except BaseException as end:

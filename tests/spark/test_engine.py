@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -22,6 +23,7 @@ from tts_plugin.engines.spark.engine import SparkEngine
 from tts_plugin.engines.spark.lm.hf import HfLM
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
+from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.errors import ConfigError, EngineUnavailable, SynthesisFailed
 from tts_plugin.limits import Latency
 from tts_plugin.utterance import Utterance
@@ -296,6 +298,35 @@ async def test_what_is_drawn_is_spoken_and_is_caught_by_the_watchdog_is_counted(
     assert counts[1] == {"tokens": drawn, "tokens_spoken": drawn, "watchdog_ended_at_once": 1}
     assert counts[2]["watchdog_loop"] == 1
     assert counts[2]["tokens"] > counts[2]["tokens_spoken"] == drawn
+
+
+async def test_a_turns_first_window_is_asked_for_as_such_and_later_ones_by_when_its_listener_runs_dry(
+    opened: Open, ava: Voice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+    real = Vocoder.decode
+
+    async def noted(
+        vocoder: Vocoder,
+        semantic: Sequence[int],
+        d_vector: torch.Tensor,
+        emit_from: int,
+        emit_to: int,
+        *,
+        due_s: float | None = None,
+    ) -> Pcm:
+        asked.append(due_s)
+        return await real(vocoder, semantic, d_vector, emit_from, emit_to, due_s=due_s)
+
+    monkeypatch.setattr(Vocoder, "decode", noted)
+    began_s = time.monotonic()
+    frames = await spoken(opened(ScriptedLM(said())), turn(ava))
+    first, *later = asked
+    assert first is None
+    due_s = [when for when in later if when is not None]
+    assert len(due_s) == len(later) == len(frames) - 1 >= 2, "a turn's second segment is no first window"
+    assert due_s == sorted(due_s)
+    assert due_s[0] > began_s
 
 
 # the language model for real

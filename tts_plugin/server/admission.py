@@ -18,7 +18,7 @@ from tts_plugin.timing import Clock
 
 log = logging.getLogger(__name__)
 
-_HIBARI_PER_CPU = 15  # it makes a second of speech in about 6 ms of one core
+_HIBARI_PER_CPU = 25  # it makes a second of speech in about 6 ms of one core
 _SPARK_GPU = 32
 _ANY_OTHER = 64
 _RETRY_S = (0.5, 30.0)  # bounds of what those who are refused are told
