@@ -107,7 +107,7 @@ def has_sounded(ear: Ear, seconds: float) -> bool:
 
 
 def tone_s(ear: Ear) -> float:
-    """How long the agent's tone was heard, by its energy: to 10 ms, where counting blocks is 40 ms too much."""
+    """How long the agent's tone was heard, by its energy: to 10 ms, where a count of blocks is 40 off."""
     wave = ear.heard().astype(np.float64)
     return float(wave @ wave / (TONE**2 / 2) / FAR_RATE)
 
