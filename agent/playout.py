@@ -1,11 +1,13 @@
 """Playout: the paced buffer between a speaking agent and a transport that takes a block every 20 ms.
 
-Sans-IO: the transport's clock drives it by calling `read`, so what was handed out is what was heard.
+Sans-IO: the transport's clock drives it by calling `read`, so what was handed out is what was heard. Where
+the far end buffers, the transport sends what it sees with `look` and reads it when it has been played there.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,10 +63,14 @@ class Playout:
     """Utterances in as they are made, blocks out as the transport's clock asks; mono int16 at `rate` Hz.
 
     Utterances play one after another in the order they were put. Not thread-safe: one event loop.
+
+    on_cut: called by `clear` and `pause` of a transport whose far end has a buffer: what was looked at and
+    not read yet must not be heard there. The cut is made there, so no faded tail is handed out here.
     """
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int, *, on_cut: Callable[[], None] | None = None) -> None:
         self.rate = rate
+        self._on_cut = on_cut
         self._listener: PlayoutListener | None = None
         self._queue: deque[_Utterance] = deque()
         self._paused = False
@@ -109,6 +115,30 @@ class Playout:
         """The loudest block handed out in the last 0.5 s of the transport's clock, as RMS dBFS."""
         return max((level for _, level in self._levels), default=SILENT_DBFS)
 
+    @property
+    def complete(self) -> bool:
+        """Nothing is being made; what waits, if anything, is all there is."""
+        return not self._queue or self._queue[-1].ended
+
+    def look(self, skip: int, samples: int) -> Pcm:
+        """Up to `samples` samples that `read` will hand out after the next `skip`; none in a pause."""
+        if self._paused:
+            return np.zeros(0, dtype=np.int16)
+        parts: list[Pcm] = []
+        wanted = samples
+        rising = self._rising and not skip
+        for chunk in (chunk for utterance in self._queue for chunk in utterance.chunks):
+            if skip >= len(chunk):
+                skip -= len(chunk)
+                continue
+            parts.append(chunk[skip : skip + wanted])
+            skip = 0
+            wanted -= len(parts[-1])
+            if not wanted:
+                break
+        seen = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int16)
+        return faded_in(seen, self._fade) if rising else seen
+
     def put(self, pcm: Pcm) -> None:
         """Append to the utterance being made; the first put (empty or not) begins one."""
         if not self._queue or self._queue[-1].ended:
@@ -131,6 +161,8 @@ class Playout:
         self._cut()
         self._queue.clear()
         self._rising = False
+        if self._on_cut:
+            self._on_cut()
         for position_s in positions_s:
             self._finished(position_s, interrupted=True)
 
@@ -141,6 +173,8 @@ class Playout:
         self._paused = True
         if self._cut():
             self._rising = True
+        if self._on_cut:
+            self._on_cut()
 
     def resume(self) -> None:
         """Go on with the next sample, faded in over 5 ms."""
@@ -188,9 +222,11 @@ class Playout:
         """Take the next 5 ms as the faded tail, if an utterance is sounding."""
         if not (self._sounding and self._queue and self._queue[0].taken):
             return False
+        self._sounding = False
+        if self._on_cut:
+            return True  # the far end's cut has no fade
         piece = self._queue[0].take(self._fade)
         self._tail = faded_out(piece, self._fade)
-        self._sounding = False
         return True
 
     def _remember(self, block: Pcm) -> None:

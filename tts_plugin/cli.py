@@ -51,6 +51,7 @@ COMMANDS: dict[str, Command] = {
     "model random": Command("tts_plugin.engines.spark.random_model:main", "write one of noise", "spark"),
     "serve": Command("tts_plugin.cli:serve", "run the engine server", "hibari,server"),
     "call": Command("agent.cli:call", "talk to the agent in the browser", "all"),
+    "phone": Command("agent.phone_command:main", "answer the telephone", "all"),
     "bench fidelity": Command(
         "tts_plugin.bench.fidelity:main", "streamed Spark audio against offline", "spark"
     ),
