@@ -1,4 +1,4 @@
-"""The parts that all calls of a process share: engine server, ears and brain; made ready, and ended together."""
+"""The parts that all calls of a process share: engine server, ears and brain, warm and ended together."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from agent.phone_server import PhoneDoors, PhoneServer
 from agent.serving import serving, until_a_signal
 from agent.transports.carrier import Carrier
 from agent.transports.carriers import carriers
+from agent.transports.dialect import Kind
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.config import Settings
 from tts_plugin.config import load_settings as load_engine_side
@@ -63,7 +64,7 @@ async def _serve(
     engine_side: Settings,
     agent_side: AgentSide,
     config: Path | None,
-    served: dict[str, Carrier],
+    served: Mapping[Kind, Carrier],
     doors: PhoneDoors,
 ) -> None:
     phone = agent_side.phone
@@ -85,7 +86,7 @@ def receptionist(agent_side: AgentSide, parts: Parts, calls: Calls) -> Reception
     return Receptionist(agent_side.agent, parts.ears, parts.brain, lambda: parts.make_tts(voice), calls)
 
 
-def ways_in(phone: PhoneSettings, port: int, served: dict[str, Carrier], doors: PhoneDoors) -> list[str]:
+def ways_in(phone: PhoneSettings, port: int, served: Mapping[Kind, Carrier], doors: PhoneDoors) -> list[str]:
     """The lines that tell how callers get here."""
     here = f"http://{f'[{phone.host}]' if ':' in phone.host else phone.host}:{port}"
     lines = [

@@ -14,6 +14,7 @@ from aiohttp import web
 from agent.calls import Calls, Place
 from agent.phone import Answer
 from agent.transports.carrier import Arrival, Carrier, CarrierCall, Webhook
+from agent.transports.dialect import Kind
 from agent.transports.media_streams import MAX_MESSAGE_BYTES, media_stream, started
 from agent.transports.tickets import Tickets
 from tts_plugin.errors import BadRequest, ConfigError, Overloaded, TTSError, Unauthorized
@@ -45,7 +46,7 @@ class PhoneDoors:
     token: str | None = None
     unsigned: bool = False
 
-    def require_closed(self, host: str, carriers: Mapping[str, Carrier]) -> None:
+    def require_closed(self, host: str, carriers: Mapping[Kind, Carrier]) -> None:
         """Raise ConfigError if strangers could start calls here, or if signatures could not be checked."""
         if self.unsigned and not is_loopback(host):
             raise ConfigError(
@@ -71,9 +72,9 @@ class PhoneServer:
     """An aiohttp application that calls `answer` for every call that a carrier connects."""
 
     def __init__(
-        self, carriers: Mapping[str, Carrier], answer: Answer, calls: Calls, doors: PhoneDoors
+        self, carriers: Mapping[Kind, Carrier], answer: Answer, calls: Calls, doors: PhoneDoors
     ) -> None:
-        self._carriers = carriers
+        self._carriers: Mapping[str, Carrier] = {**carriers}
         self._answer = answer
         self._calls = calls
         self._doors = doors
