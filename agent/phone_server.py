@@ -74,7 +74,7 @@ class PhoneServer:
     def __init__(
         self, carriers: Mapping[Kind, Carrier], answer: Answer, calls: Calls, doors: PhoneDoors
     ) -> None:
-        self._carriers: Mapping[str, Carrier] = {**carriers}
+        self._carriers: Mapping[str, Carrier] = {str(kind): carrier for kind, carrier in carriers.items()}
         self._answer = answer
         self._calls = calls
         self._doors = doors

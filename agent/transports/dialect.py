@@ -28,10 +28,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """mu-law of the caller. chunk: its number, if the carrier counts."""
+    """mu-law of the caller. at_ms: where it begins on the carrier's clock, if that is told."""
 
     data: bytes
-    chunk: int | None
+    at_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class Dialect:
             data = base64.b64decode(media["payload"], validate=True)
         except (binascii.Error, ValueError) as error:
             raise BadRequest("a payload is base64") from error
-        chunk = str(media.get("chunk", ""))
-        return Media(data, int(chunk) if chunk.isascii() and chunk.isdigit() and len(chunk) < 12 else None)
+        at = str(media.get("timestamp", ""))
+        return Media(data, int(at) if at.isascii() and at.isdigit() and len(at) < 16 else None)
 
 
 def named(value: object) -> Mapping[str, str]:

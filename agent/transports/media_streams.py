@@ -14,6 +14,7 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
+from agent.inbound import Inbound
 from agent.line import CallInfo
 from agent.media_io import QueueInput
 from agent.playout import Playout
@@ -30,8 +31,8 @@ from agent.transports.dialect import (
     Stopped,
 )
 from agent.transports.far_buffer import BLOCK_S, RATE, FarBuffer
-from agent.transports.in_order import InOrder
 from tts_plugin import g711
+from tts_plugin.audio import Pcm
 from tts_plugin.errors import BadRequest
 from tts_plugin.timing import Clock
 
@@ -76,7 +77,7 @@ class MediaStream:
         self._carrier = carrier
         self._clock = clock
         self._far = FarBuffer(self._clear)
-        self._in_order = InOrder()
+        self._inbound = Inbound(RATE)
         self._unsent: deque[Json] = deque()
         self._to_send = asyncio.Event()
         self._ended = asyncio.Event()
@@ -133,9 +134,9 @@ class MediaStream:
 
     def _follow(self, heard: Heard | None) -> None:
         match heard:
-            case Media(data, chunk):
-                for piece in self._in_order.push(chunk, data):
-                    self.audio.push(g711.decode(piece, "mulaw"))
+            case Media(data, at_ms):
+                at = None if at_ms is None else at_ms * RATE // 1000
+                self._take_audio(self._inbound.push(g711.decode(data, "mulaw"), self._clock(), at))
             case Played(mark):
                 self._far.played(mark, self._clock())
             case Digit(digit) if self._on_digit is not None:
@@ -150,6 +151,10 @@ class MediaStream:
                 self._complain("a second start")
             case None:
                 pass
+
+    def _take_audio(self, chunks: list[Pcm]) -> None:
+        for pcm in chunks:
+            self.audio.push(pcm)
 
     def _complain(self, what: str) -> None:
         if not self._complained:
@@ -175,6 +180,7 @@ class MediaStream:
             self._send(self._dialect.send_media(self._stream, payload))
             if block.mark is not None:
                 self._send(self._dialect.send_mark(self._stream, block.mark))
+        self._take_audio(self._inbound.tick(now_s))
         if now_s - self._seen_s > LOST_S:
             self.hang_up(f"nothing heard from the carrier for {LOST_S:.0f} s")
 
