@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from agent.desk.settings import DeskSettings
 from tts_plugin.config import ARGUMENTS, ENVIRONMENT, Section, bundled, layered, read_config, variable
 from tts_plugin.strict_yaml import BadYaml, Document, Json, Problem, Source
 
@@ -19,6 +20,8 @@ INSTRUCTIONS = (
 )
 GREETING = "Hello! How can I help you today?"  # where neither the settings nor a FAQ have one
 DEFAULT_LLM = "gpt-4.1-mini"
+
+_DESK_PATHS = ("desk.log", "desk.recording.folder", "desk.languages.*.faq", "desk.languages.*.ears_model")
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -84,6 +87,7 @@ class PhoneSettings(Section):
     port: 0 takes a free one. public_url: where carriers reach this server, https without a path; their
     signatures cover it. max_calls: at once, over all transports. audiosocket: the port for Asterisk (None: no
     such listener), on `host`. unsigned: carriers without a secret are served, too; on loopback, to develop.
+    desk: what a customer-service desk does beside answering; None is an agent and nothing else.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -95,6 +99,7 @@ class PhoneSettings(Section):
     twilio: TwilioSettings = TwilioSettings()
     telnyx: TelnyxSettings = TelnyxSettings()
     plivo: PlivoSettings = PlivoSettings()
+    desk: DeskSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,9 @@ def load_settings(
     _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
     _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
     phone_layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: _secrets(env), ARGUMENTS: phone or {}}
-    return Settings(agent, layered(PhoneSettings, "phone", document, phone_layers), _llm(env))
+    return Settings(
+        agent, layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS), _llm(env)
+    )
 
 
 def _secrets(env: Mapping[str, str]) -> dict[str, Json]:

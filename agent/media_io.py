@@ -132,11 +132,18 @@ class QueueInput(io.AudioInput):
         self._most = frames
         self._changed = asyncio.Event()
         self._closed = False
+        self._tap: Callable[[Pcm], None] | None = None
+
+    def tap(self, hear: Callable[[Pcm], None] | None) -> None:
+        """Give everything that is pushed to `hear` as well, from now on; there is one."""
+        self._tap = hear
 
     def push(self, pcm: Pcm) -> None:
         """Queue one frame; never blocks. After `close` it is ignored."""
         if self._closed or len(pcm) == 0:
             return
+        if self._tap:
+            self._tap(pcm)
         if len(self._frames) == self._most:
             self._frames.popleft()
             self.dropped += 1

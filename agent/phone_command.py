@@ -11,6 +11,7 @@ from pathlib import Path
 from agent.calls import Calls
 from agent.config import PhoneSettings, load_settings
 from agent.config import Settings as AgentSide
+from agent.desk.bot import Desk, open_desk
 from agent.parts import Parts, open_parts, who_answers
 from agent.phone import Receptionist
 from agent.phone_server import PhoneDoors, PhoneServer
@@ -73,17 +74,25 @@ async def _serve(
         # first: a port in use is said before anything is loaded
         listener = stack.enter_context(listen(phone.host, phone.port))
         parts = await stack.enter_async_context(open_parts(engine_side, agent_side, config))
-        answer = receptionist(agent_side, parts, calls)
+        desk = await stack.enter_async_context(open_desk(agent_side)) if phone.desk else None
+        answer = receptionist(agent_side, parts, calls, desk)
         app = PhoneServer(served, answer, calls, doors).app
         port = await stack.enter_async_context(serving(app, listener))
         print(who_answers(agent_side), *ways_in(phone, port, served, doors), sep="\n", flush=True)
         await asyncio.Event().wait()  # until it is cancelled
 
 
-def receptionist(agent_side: AgentSide, parts: Parts, calls: Calls) -> Receptionist:
-    """What answers every line."""
+def receptionist(agent_side: AgentSide, parts: Parts, calls: Calls, desk: Desk | None = None) -> Receptionist:
+    """What answers every line; with a desk, as that."""
     voice = agent_side.agent.voice
-    return Receptionist(agent_side.agent, parts.ears, parts.brain, lambda: parts.make_tts(voice), calls)
+    return Receptionist(
+        agent_side.agent,
+        parts.ears,
+        parts.brain,
+        lambda: parts.make_tts(voice),
+        calls,
+        make_bot=desk.bot if desk else None,
+    )
 
 
 def ways_in(phone: PhoneSettings, port: int, served: Mapping[Kind, Carrier], doors: PhoneDoors) -> list[str]:

@@ -72,6 +72,7 @@ class Playout:
         self.rate = rate
         self._on_cut = on_cut
         self._listener: PlayoutListener | None = None
+        self._tap: Callable[[Pcm], None] | None = None
         self._queue: deque[_Utterance] = deque()
         self._paused = False
         self._rising = False  # the next samples fade in
@@ -85,6 +86,10 @@ class Playout:
     def listen(self, listener: PlayoutListener) -> None:
         """Tell `listener` from now on; there is one."""
         self._listener = listener
+
+    def tap(self, hear: Callable[[Pcm], None] | None) -> None:
+        """Give every block that is handed out to `hear` as well, from now on; there is one."""
+        self._tap = hear
 
     @property
     def paused(self) -> bool:
@@ -189,6 +194,8 @@ class Playout:
         if not self._paused and not len(self._tail):
             self._fill(out, at)
         self._remember(out)
+        if self._tap:
+            self._tap(out)
         if self._listener:
             self._listener.on_read()
         return out
