@@ -137,6 +137,8 @@ class PhoneServer:
         self._talking.add(task)
         try:
             await self._converse(request, ws, carrier)
+        except Exception:  # a call's outermost frame
+            log.exception("a call failed")
         finally:
             self._talking.discard(task)
             await ws.close()
