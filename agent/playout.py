@@ -64,8 +64,8 @@ class Playout:
 
     Utterances play one after another in the order they were put. Not thread-safe: one event loop.
 
-    on_cut: called by `clear` and `pause` of a transport whose far end has a buffer: what was looked at and
-    not read yet must not be heard there. The cut is made there, so no faded tail is handed out here.
+    on_cut: what `clear` and `pause` call first where the far end has a buffer: what was looked at and is not
+    read by then must not be heard there. The cut is made there, so no faded tail is handed out here.
     """
 
     def __init__(self, rate: int, *, on_cut: Callable[[], None] | None = None) -> None:
@@ -157,12 +157,12 @@ class Playout:
         """
         if not self._queue:
             return
+        if self._on_cut:
+            self._on_cut()
         positions_s = [utterance.taken / self.rate for utterance in self._queue]
         self._cut()
         self._queue.clear()
         self._rising = False
-        if self._on_cut:
-            self._on_cut()
         for position_s in positions_s:
             self._finished(position_s, interrupted=True)
 
@@ -170,11 +170,11 @@ class Playout:
         """Mute from the next block on (5 ms fade) and keep the rest."""
         if self._paused:
             return
+        if self._on_cut:
+            self._on_cut()
         self._paused = True
         if self._cut():
             self._rising = True
-        if self._on_cut:
-            self._on_cut()
 
     def resume(self) -> None:
         """Go on with the next sample, faded in over 5 ms."""

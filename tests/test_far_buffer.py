@@ -23,7 +23,7 @@ class Line:
         self.sent: list[Block] = []
         self.finished: list[tuple[float, bool]] = []
         self.started = 0
-        self.far = FarBuffer(self._cleared)
+        self.far = FarBuffer(self._cleared, clock=lambda: self.now_s)
         self.far.playout.listen(self)
         self._lag_s = lag_s
         self._echoes: list[tuple[float, str]] = []
@@ -48,8 +48,8 @@ class Line:
         while self.now_s < end_s - 1e-9:
             for at_s, mark in [echo for echo in self._echoes if echo[0] <= self.now_s + 1e-9]:
                 self._echoes.remove((at_s, mark))
-                self.far.played(mark, self.now_s)
-            for block in self.far.tick(self.now_s):
+                self.far.played(mark)
+            for block in self.far.tick():
                 sent.append(block)
                 self._dry_s = max(self._dry_s, self.now_s) + BLOCK_S
                 if block.mark is not None and self._lag_s is not None:
@@ -124,6 +124,25 @@ def test_a_clear_tells_the_far_end_once_and_keeps_nothing() -> None:
     assert samples(line.run(0.1))[0] == 20_000
 
 
+def test_a_clear_counts_as_heard_what_is_played_until_the_far_end_has_it() -> None:
+    line = Line(lag_s=0.1)  # 50 ms each way: at 0.5 s it has played 0.45, and 0.5 when the clear arrives
+    line.far.playout.put(ramp(2.0))
+    line.run(0.5)
+    assert line.far.playout.heard_s <= 0.4
+    line.far.playout.clear()
+    assert line.finished == [(pytest.approx(0.5, abs=0.021), True)]
+
+
+def test_a_far_end_that_stands_still_has_heard_no_more_than_its_marks_say() -> None:
+    line = Line(lag_s=0.02)
+    line.far.playout.put(ramp(2.0))
+    line.run(0.42)
+    line._lag_s = None  # no mark comes back any more
+    line.run(0.5)
+    line.far.playout.clear()
+    assert line.finished == [(pytest.approx(0.5, abs=0.1), True)]
+
+
 def test_marks_from_before_a_clear_say_nothing_of_what_comes_after() -> None:
     line = Line(lag_s=0.3)
     line.far.playout.put(ramp(0.2))
@@ -133,7 +152,7 @@ def test_marks_from_before_a_clear_say_nothing_of_what_comes_after() -> None:
     line.far.playout.put(ramp(0.2))
     line.run(0.02)
     for mark in marks:
-        line.far.played(mark, line.now_s)
+        line.far.played(mark)
     assert line.far.playout.heard_s <= 0.02
 
 
