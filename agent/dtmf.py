@@ -81,7 +81,7 @@ class ToneKeys:
 
 
 def _key(power: NDArray[np.float32]) -> str | None:
-    """The key of a window with so much power at ROWS_HZ and COLUMNS_HZ, if two tones stand out as they should."""
+    """The key of a window with so much power at ROWS_HZ and COLUMNS_HZ, if two tones stand out enough."""
     rows, columns = sorted(power[:4].tolist()), sorted(power[4:].tolist())
     alone = rows[3] >= LEAD * rows[2] and columns[3] >= LEAD * columns[2]
     level = rows[3] <= TWIST * columns[3] and columns[3] <= TWIST * rows[3]
