@@ -96,4 +96,4 @@ def _number(value: str | None) -> str | None:
 
 def _quoted(value: str) -> str:
     """One line, without what AGI or the dialplan would read as more than text."""
-    return re.sub(r"[^\w +*#@.,:/-]+", " ", value).strip()[:256]
+    return " ".join(re.sub(r"[^\w +*#@.,:/-]", " ", value).split())[:256]
