@@ -144,14 +144,23 @@ class QueueInput(io.AudioInput):
         super().__init__(label="queue")
         self.rate = rate
         self.dropped = 0  # frames the session was too slow for
+        self._ear: Callable[[Pcm], Pcm] | None = None
         self._frames: deque[rtc.AudioFrame] = deque()
         self._most = frames
         self._changed = asyncio.Event()
         self._closed = False
 
+    def hear_through(self, ear: Callable[[Pcm], Pcm]) -> None:
+        """Pass everything from now on through `ear`, as it arrives: before it can wait or be dropped, so
+        that an ear knows what was sent meanwhile."""
+        self._ear = ear
+
     def push(self, pcm: Pcm) -> None:
         """Queue one frame; never blocks. After `close` it is ignored."""
-        if self._closed or len(pcm) == 0:
+        if self._closed:
+            return
+        pcm = pcm if self._ear is None else self._ear(pcm)
+        if len(pcm) == 0:
             return
         if len(self._frames) == self._most:
             self._frames.popleft()

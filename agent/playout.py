@@ -15,6 +15,7 @@ from tts_plugin.audio import SILENT_DBFS, Pcm, faded_in, faded_out, level_dbfs
 
 FADE_S = 0.005  # a cut without a fade clicks
 LEVEL_MEMORY_S = 0.5  # an echo comes back within this time (webrtc echo paths: 50-300 ms)
+SENT_MEMORY_S = 1.0  # of the samples themselves
 
 
 class PlayoutListener(Protocol):
@@ -74,6 +75,7 @@ class Playout:
         self._sounding = False  # the last sample handed out was an utterance's
         self._clock = 0  # samples handed out since the start, silence included
         self._levels: deque[tuple[int, float]] = deque()  # (clock at the block's end, its dBFS)
+        self._sent: deque[Pcm] = deque()  # the newest blocks
         self.underruns = 0  # blocks that ran dry in the middle of an utterance
 
     def listen(self, listener: PlayoutListener) -> None:
@@ -108,6 +110,26 @@ class Playout:
     def sent_dbfs(self) -> float:
         """The loudest block handed out in the last 0.5 s of the transport's clock, as RMS dBFS."""
         return max((level for _, level in self._levels), default=SILENT_DBFS)
+
+    @property
+    def position(self) -> int:
+        """Samples handed out since the start, silence included."""
+        return self._clock
+
+    def sent(self, until: int, samples: int) -> Pcm:
+        """The `samples` samples handed out before position `until`, of the last second; zeros where nothing
+        was handed out, or not yet."""
+        out = np.zeros(samples, dtype=np.int16)
+        end = self._clock
+        for block in reversed(self._sent):
+            start = end - len(block)
+            low, high = max(start, until - samples), min(end, until)
+            if low < high:
+                out[low - until + samples : high - until + samples] = block[low - start : high - start]
+            if start <= until - samples:
+                break
+            end = start
+        return out
 
     def put(self, pcm: Pcm) -> None:
         """Append to the utterance being made; the first put (empty or not) begins one."""
@@ -198,6 +220,9 @@ class Playout:
         self._levels.append((self._clock, level_dbfs(block)))
         while self._levels[0][0] <= self._clock - LEVEL_MEMORY_S * self.rate:
             self._levels.popleft()
+        self._sent.append(block)
+        if len(self._sent) * len(block) > SENT_MEMORY_S * self.rate:
+            self._sent.popleft()
 
     def _finished(self, position_s: float, *, interrupted: bool) -> None:
         if self._listener:
