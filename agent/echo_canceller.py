@@ -1,8 +1,8 @@
 """EchoCanceller: takes out of a line's audio what comes back of the audio sent down it.
 
-An adaptive filter of 20 ms partitions in the frequency domain (overlap-save, normalised steps). A second
-filter learns all the time; the one that is used is a copy of it, taken only when it was clearly better, so
-a caller who talks over the agent does not spoil it. A line without echo is left as it is. Sans-IO.
+A Kalman filter in the frequency domain, in partitions of 20 ms (Enzner and Vary 2006; Kuech et al. 2014): it
+knows for every frequency how sure it is of the line, so a sound that is new to it is learnt at once, and a
+caller who talks over the agent, whom it takes for noise, spoils little. Sans-IO.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from tts_plugin.audio import Wave
 
 REACH_S = 0.34  # the longest echo: half a second's round trip is no telephone call any more
-STEP = 0.4  # of the normalised step: 0.8 is no faster on speech and noisier
-BETTER = 0.7  # of the used filter's error, to be taken over: 1.5 dB
-PLAIN = 0.25  # of the line's power: 6 dB, which no filter takes out of a caller's voice
-WORSE = 2.0  # times the other's error: it has gone astray
-SMOOTH = 0.85  # of the powers compared, a block: 0.13 s
+UNSURE = 0.1  # of the line's power gain at first, each partition: an echo 10 dB down is expected
+KEEPS = 0.9995  # of what is known a block: a line changes rarely
+SMOOTH = 0.8  # of the noise's estimate, a block: 0.1 s
 
 
 class EchoCanceller:
@@ -25,47 +23,35 @@ class EchoCanceller:
 
     def __init__(self, block: int, partitions: int) -> None:
         self._block = block
-        self._used: NDArray[np.complex128] = np.zeros((partitions, block + 1), dtype=np.complex128)
-        self._learning = self._used.copy()
-        self._sent = self._used.copy()  # spectra, the newest first
+        shape = (partitions, block + 1)
+        self._line: NDArray[np.complex128] = np.zeros(shape, dtype=np.complex128)
+        self._unsure: NDArray[np.float64] = np.full(shape, UNSURE)
+        self._sent: NDArray[np.complex128] = np.zeros(shape, dtype=np.complex128)  # the newest first
+        self._noise: NDArray[np.float64] = np.zeros(block + 1)  # power of what is not echo
         self._last: Wave = np.zeros(block, dtype=np.float32)
-        self._power_in = self._error_used = self._error_learning = 0.0
 
     def push(self, mic: Wave, sent: Wave) -> Wave:
         """What is left of `mic`."""
-        self._sent = np.roll(self._sent, 1, axis=0)
+        self._sent[1:] = self._sent[:-1]
         self._sent[0] = np.fft.rfft(np.concatenate((self._last, sent)))
         self._last = sent
-        power = np.square(np.abs(self._sent)).sum(axis=0)
+        power = np.square(np.abs(self._sent))
         if power.max() < 1e-4:  # nothing was sent that could come back
             return mic
-        left = mic - self._echo(self._used)
-        error = mic - self._echo(self._learning)
-        self._learn(error, power)
-        self._compare(mic, left, error)
+        echo = np.fft.irfft((self._line * self._sent).sum(axis=0))[self._block :]
+        left = mic - echo
+        self._learn(left, power)
         return left.astype(np.float32)
 
-    def _echo(self, filters: NDArray[np.complex128]) -> NDArray[np.float64]:
-        return np.fft.irfft((filters * self._sent).sum(axis=0))[self._block :]
-
-    def _learn(self, error: NDArray[np.float64], power: NDArray[np.float64]) -> None:
-        spectrum = np.fft.rfft(np.concatenate((np.zeros(self._block), error)))
-        floor = 1e-3 * power.mean() + 1e-6
-        step = np.fft.irfft(STEP * self._sent.conj() * (spectrum / (power + floor)))
+    def _learn(self, left: NDArray[np.float64], power: NDArray[np.float64]) -> None:
+        error = np.fft.rfft(np.concatenate((np.zeros(self._block), left)))
+        error_power = np.square(np.abs(error))
+        self._noise = np.maximum(SMOOTH * self._noise + (1 - SMOOTH) * error_power, 0.5 * error_power)
+        # half of a block's window is zeros
+        expected = 0.5 * (power * self._unsure).sum(axis=0) + self._noise + 1e-6
+        gain = self._unsure / expected
+        step = np.fft.irfft(gain * self._sent.conj() * error)
         step[:, self._block :] = 0.0
-        self._learning += np.fft.rfft(step)
-
-    def _compare(self, mic: Wave, left: NDArray[np.float64], error: NDArray[np.float64]) -> None:
-        self._power_in = SMOOTH * self._power_in + float(mic @ mic)
-        self._error_used = SMOOTH * self._error_used + float(left @ left)
-        self._error_learning = SMOOTH * self._error_learning + float(error @ error)
-        if self._error_learning < min(BETTER * self._error_used, PLAIN * self._power_in):
-            self._used[:] = self._learning
-            self._error_used = self._error_learning
-        elif self._error_learning > WORSE * self._error_used:
-            self._learning[:] = self._used
-            self._error_learning = self._error_used
-        if self._error_used > WORSE * self._power_in:  # the line has changed: better none than a wrong one
-            self._used[:] = 0
-            self._learning[:] = 0
-            self._error_used = self._error_learning = self._power_in
+        self._line += np.fft.rfft(step)
+        self._unsure = KEEPS**2 * (1 - 0.5 * gain * power) * self._unsure
+        self._unsure += (1 - KEEPS**2) * np.square(np.abs(self._line))

@@ -17,7 +17,7 @@ from agent.playout import Playout
 from tts_plugin.audio import SILENT_DBFS, Framer, Pcm, level_dbfs, to_float32, to_int16
 
 FRAME_S = 0.02
-MARGIN_DB = 14.0  # over what is usually left: a sound that the filter has not met yet comes back whole
+MARGIN_DB = 8.0  # over what is usually left
 ANCHOR_FRAMES = 25  # of 20 ms: the shortest way between sent and heard is taken from these
 STRAYED_S = 0.2  # a longer jump between the two is not jitter, and the canceller begins anew
 OPEN_NEED, OPEN_OF = 3, 5  # loud frames that open the ear

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from hibari import Hibari
 
+from agent.config import AgentSettings
 from agent.ears import bundled_model
 from agent.echo_canceller import EchoCanceller
 from agent.line_ear import LineEar, NoiseFloor
+from agent.media_io import QueueInput
 from agent.playout import Playout
 from agent.recogniser import Whisper
+from agent.session import build_line_vad
 from agent.vad import Edge, SpeechGate
 from tests.telephone import RATE, hybrid, over_mulaw
 from tests.test_echo_guard import AGENT_TEXT, at_level
@@ -202,6 +205,19 @@ def test_the_noise_floor_follows_the_line() -> None:
         assert floor.dbfs == pytest.approx(dbfs, abs=1.5)
         assert not floor.allows(to_int16(rng.standard_normal(BLOCK) * 10 ** (dbfs / 20)))
         assert floor.allows(to_int16(rng.standard_normal(BLOCK) * 10 ** ((dbfs + 10) / 20)))
+
+
+@pytest.mark.parametrize("echo_guard", [True, False])
+async def test_the_settings_decide_whether_a_call_hears_through_an_ear(echo_guard: bool) -> None:
+    playout, audio = Playout(RATE), QueueInput(RATE)
+    build_line_vad(AgentSettings(echo_guard=echo_guard), audio, playout)
+    playout.put(to_int16(agent_speech()[: 3 * RATE]))
+    levels = []
+    for _ in range(100):
+        audio.push(playout.read(BLOCK))  # as bad as a line can be
+        frame = await anext(aiter(audio))
+        levels.append(level_dbfs(samples_of(bytes(frame.data.cast("b")))))
+    assert (max(levels) < -45) == echo_guard
 
 
 @pytest.mark.ears
