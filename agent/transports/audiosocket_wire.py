@@ -24,7 +24,7 @@ class Kind(IntEnum):
     ERROR = 0xFF
 
 
-# Hz by kind. Asterisk before 20.17, 21.12, 22.7 and 23.1 knows 0x10 alone, whatever the rate
+# Hz by kind. An Asterisk from before October 2025 knows 0x10 alone, whatever the rate
 RATES: Mapping[int, int] = MappingProxyType(
     {
         0x10: 8000,
