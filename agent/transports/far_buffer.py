@@ -48,6 +48,7 @@ class FarBuffer:
         self.playout = Playout(RATE, on_cut=self._cut)
         self._on_clear = on_clear
         self._clock = clock
+        self._began_s = clock()
         self._sent: deque[_Sent] = deque()  # and not heard yet
         self._ahead = 0  # samples of the playout in `_sent`
         self._full_until_s = 0.0  # when the far end runs dry
@@ -67,10 +68,7 @@ class FarBuffer:
             if block is None:
                 break
             blocks.append(block)
-        if not self._sent and not self.playout.buffered_s:
-            self.playout.read(BLOCK)  # silence goes by
-        elif self.playout.paused:
-            self.playout.read(BLOCK)
+        self._pass_time(now_s)
         return blocks
 
     def played(self, mark: str) -> None:
@@ -121,6 +119,18 @@ class FarBuffer:
         sent = self._sent.popleft()
         self._ahead -= sent.samples
         self.playout.read(sent.samples)
+        self.playout.rest(BLOCK - sent.samples)
+
+    def _pass_time(self, now_s: float) -> None:
+        """Let silence go by where the far end plays nothing: the playout's position keeps its time."""
+        due = max(0, round((now_s - self._began_s + BLOCK_S) * RATE) - self.playout.position)
+        if self._sent:
+            if now_s + BLOCK_S / 2 < self._sent[0].end_s - BLOCK_S + self._lag_s:
+                self.playout.rest(due)  # the first block has not reached it yet
+        elif self.playout.buffered_s:
+            self.playout.rest(due)  # paused, or less than a block is there
+        else:
+            self.playout.read(due)
 
     def _cut(self) -> None:
         now_s = self._clock()
