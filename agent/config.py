@@ -83,7 +83,8 @@ class PhoneSettings(Section):
 
     port: 0 takes a free one. public_url: where carriers reach this server, https without a path; their
     signatures cover it. max_calls: at once, over all transports. audiosocket: the port for Asterisk (None: no
-    such listener), on `host`. unsigned: carriers without a secret are served, too; on loopback, to develop.
+    such listener), on `host`; asterisks: addresses or networks besides this machine that may connect there.
+    unsigned: carriers without a secret are served, too; on loopback, to develop.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -91,6 +92,7 @@ class PhoneSettings(Section):
     public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#\s]+$")] = None
     max_calls: Annotated[int, Field(ge=1, le=1000)] = 8
     audiosocket: Port | None = None
+    asterisks: tuple[str, ...] = ()
     unsigned: bool = False
     twilio: TwilioSettings = TwilioSettings()
     telnyx: TelnyxSettings = TelnyxSettings()

@@ -445,6 +445,14 @@ class Office:
         """A call that has come in and whose media flow."""
         media, token = await self.invited(form)
         assert urlsplit(media).scheme == "ws"
+        async with self.streamed(media, token, latency_s=latency_s, form=form) as far:
+            yield far
+
+    @asynccontextmanager
+    async def streamed(
+        self, media: str, token: str, *, latency_s: float = 0.0, form: Form | None = None
+    ) -> AsyncIterator[FarCarrier]:
+        """The call of `form` on the media websocket it was invited to."""
         form = form or self.manners.form
         async with self.http.ws_connect(media) as ws:
             far = FarCarrier(ws, self.manners, form.get("CallSid") or form["CallUUID"], latency_s)
