@@ -1,7 +1,7 @@
 """FarBuffer: what a far end that buffers has been sent of a Playout, and what of it has been played there.
 
 Sans-IO but for the clock. A block counts as heard when the far end's mark for it or a later one comes back,
-or without a mark of its own when the time for it has passed. A cut is heard of at the far end as late as the
+or without a mark of its own when it should begin to play. A cut is heard of at the far end as late as the
 audio was, so what was due by now has been played by then, however long the way.
 """
 
@@ -109,11 +109,15 @@ class FarBuffer:
         while self._sent:
             sent = self._sent[0]
             awaited = sent.mark is not None and len(self._lost) < MAX_LOST
-            if now_s < sent.end_s + (MAX_LAG_S if awaited else self._lag_s):
+            if now_s < (sent.end_s + MAX_LAG_S if awaited else self._begins_s(sent)):
                 return
             if sent.mark is not None:
                 self._lost.append(sent.mark)
             self._heard()
+
+    def _begins_s(self, sent: _Sent) -> float:
+        """When a block begins to be played: half of a mark's delay is its own way back."""
+        return sent.end_s - BLOCK_S + self._lag_s / 2
 
     def _heard(self) -> None:
         sent = self._sent.popleft()
@@ -125,7 +129,7 @@ class FarBuffer:
         """Let silence go by where the far end plays nothing: the playout's position keeps its time."""
         due = max(0, round((now_s - self._began_s + BLOCK_S) * RATE) - self.playout.position)
         if self._sent:
-            if now_s + BLOCK_S / 2 < self._sent[0].end_s - BLOCK_S + self._lag_s:
+            if now_s + BLOCK_S / 2 < self._begins_s(self._sent[0]):
                 self.playout.rest(due)  # the first block has not reached it yet
         elif self.playout.buffered_s:
             self.playout.rest(due)  # paused, or less than a block is there
