@@ -86,7 +86,8 @@ class PhoneSettings(Section):
 
     port: 0 takes a free one. public_url: where carriers reach this server, https without a path; their
     signatures cover it. max_calls: at once, over all transports. audiosocket: the port for Asterisk (None: no
-    such listener), on `host`. unsigned: carriers without a secret are served, too; on loopback, to develop.
+    such listener), on `host`; asterisks: addresses or networks besides this machine that may connect there.
+    unsigned: carriers without a secret are served, too; on loopback, to develop.
     desk: what a customer-service desk does beside answering; None is an agent and nothing else.
     """
 
@@ -95,6 +96,7 @@ class PhoneSettings(Section):
     public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#\s]+$")] = None
     max_calls: Annotated[int, Field(ge=1, le=1000)] = 8
     audiosocket: Port | None = None
+    asterisks: tuple[str, ...] = ()
     unsigned: bool = False
     twilio: TwilioSettings = TwilioSettings()
     telnyx: TelnyxSettings = TelnyxSettings()

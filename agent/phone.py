@@ -13,10 +13,11 @@ from livekit.agents import Agent, llm, stt
 from agent.assistant import Assistant
 from agent.calls import Calls, Meter
 from agent.config import AgentSettings
+from agent.limiter import TELEPHONE_DBFS
 from agent.line import Line, MediaLine
 from agent.media_io import Control, PlayoutOutput
 from agent.role_log import AgentSaid, Event
-from agent.session import Conversation, build_session, build_vad, converse
+from agent.session import Conversation, build_line_vad, build_session, converse
 from tts_plugin import TTS
 from tts_plugin.errors import Overloaded, TTSError
 
@@ -93,13 +94,13 @@ class Receptionist:
 
     async def _talk(self, line: MediaLine, mouth: TTS, meter: Meter) -> None:
         bot = self.make_bot(line) if self.make_bot else PlainBot(Assistant(self.settings))
-        output = PlayoutOutput(line.playout)
+        output = PlayoutOutput(line.playout, ceiling_dbfs=TELEPHONE_DBFS)
         output.on_control(lambda control: meter.spoke() if control is Control.START else None)
         session = build_session(
             tts=mouth,
             stt=self.ears,
             llm=self.brain,
-            vad=build_vad(self.settings, line.playout),
+            vad=build_line_vad(self.settings, line.audio, line.playout),
             settings=self.settings,
         )
         over = False

@@ -13,9 +13,10 @@ from agent.config import PhoneSettings, load_settings
 from agent.config import Settings as AgentSide
 from agent.desk.bot import Desk, open_desk
 from agent.parts import Parts, open_parts, who_answers
-from agent.phone import Receptionist
+from agent.phone import Receptionist, if_free
 from agent.phone_server import PhoneDoors, PhoneServer
 from agent.serving import serving, until_a_signal
+from agent.transports import audiosocket
 from agent.transports.carrier import Carrier
 from agent.transports.carriers import carriers
 from agent.transports.dialect import Kind
@@ -78,7 +79,14 @@ async def _serve(
         answer = receptionist(agent_side, parts, calls, desk)
         app = PhoneServer(served, answer, calls, doors).app
         port = await stack.enter_async_context(serving(app, listener))
-        print(who_answers(agent_side), *ways_in(phone, port, served, doors), sep="\n", flush=True)
+        asterisk_port = None
+        if phone.audiosocket is not None:
+            polite = if_free(calls, answer)
+            asterisks = audiosocket.Doors(phone.asterisks)
+            listening = audiosocket.listening(phone.host, phone.audiosocket, polite, asterisks)
+            asterisk_port = (await stack.enter_async_context(listening)).port
+        ways = ways_in(phone, port, asterisk_port, served, doors)
+        print(who_answers(agent_side), *ways, sep="\n", flush=True)
         await asyncio.Event().wait()  # until it is cancelled
 
 
@@ -95,12 +103,21 @@ def receptionist(agent_side: AgentSide, parts: Parts, calls: Calls, desk: Desk |
     )
 
 
-def ways_in(phone: PhoneSettings, port: int, served: Mapping[Kind, Carrier], doors: PhoneDoors) -> list[str]:
+def ways_in(
+    phone: PhoneSettings,
+    port: int,
+    asterisk_port: int | None,
+    served: Mapping[Kind, Carrier],
+    doors: PhoneDoors,
+) -> list[str]:
     """The lines that tell how callers get here."""
-    here = f"http://{f'[{phone.host}]' if ':' in phone.host else phone.host}:{port}"
+    host = f"[{phone.host}]" if ":" in phone.host else phone.host
+    here = f"http://{host}:{port}"
     lines = [
         f"Sparkvoice: {kind.capitalize()} calls POST {doors.public_url or here}/{kind}/voice"
         for kind, carrier in served.items()
         if carrier.missing is None or doors.unsigned
     ]
+    if asterisk_port is not None:
+        lines.append(f"Sparkvoice: Asterisk connects to {host}:{asterisk_port} (docs/asterisk.md)")
     return [*lines, f"Sparkvoice: listening at {here}, at most {phone.max_calls} calls (Ctrl-C ends)"]

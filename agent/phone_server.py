@@ -22,6 +22,7 @@ from tts_plugin.hosts import is_loopback
 
 MAX_BODY_BYTES = 65_536  # a webhook has 1 kB
 TICKET_S = 30.0  # from the webhook's answer to the media websocket; it takes carriers about one
+MAX_WAITING = 64  # streams that have shown no token yet; anybody can open one
 POLICY = 1008  # the websocket's close code for what is not let in
 
 log = logging.getLogger("sparkvoice.phone")
@@ -81,6 +82,7 @@ class PhoneServer:
         self._expected = Tickets[_Expected](TICKET_S, lambda expected: expected.place.give_back())
         self._documents = Tickets[str](TICKET_S)
         self._talking: set[asyncio.Task[None]] = set()
+        self._waiting = 0  # streams that have not started yet
         self._http: aiohttp.ClientSession | None = None
         self.app = web.Application(middlewares=[_guard], client_max_size=MAX_BODY_BYTES)
         self.app.cleanup_ctx.append(self._run)
@@ -129,7 +131,9 @@ class PhoneServer:
 
     async def _media(self, request: web.Request) -> web.WebSocketResponse:
         carrier = self._carrier(request)
-        ws = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, timeout=1.0)
+        if self._waiting >= MAX_WAITING:
+            raise web.HTTPServiceUnavailable
+        ws = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, timeout=1.0, compress=False)
         await ws.prepare(request)
         # cancelled by the end of the server, or by aiohttp when the connection is lost
         task = asyncio.current_task()
@@ -137,6 +141,8 @@ class PhoneServer:
         self._talking.add(task)
         try:
             await self._converse(request, ws, carrier)
+        except Exception:  # a call's outermost frame
+            log.exception("a call failed")
         finally:
             self._talking.discard(task)
             await ws.close()
@@ -144,7 +150,11 @@ class PhoneServer:
 
     async def _converse(self, request: web.Request, ws: web.WebSocketResponse, carrier: Carrier) -> None:
         try:
-            start = await started(ws, carrier.dialect)
+            self._waiting += 1
+            try:
+                start = await started(ws, carrier.dialect)
+            finally:
+                self._waiting -= 1
             expected = self._expected.take(start.token)
             if expected is None:
                 raise BadRequest("the token is not one of those given out, too old, or was used already")

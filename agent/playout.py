@@ -17,6 +17,7 @@ from tts_plugin.audio import SILENT_DBFS, Pcm, faded_in, faded_out, level_dbfs
 
 FADE_S = 0.005  # a cut without a fade clicks
 LEVEL_MEMORY_S = 0.5  # an echo comes back within this time (webrtc echo paths: 50-300 ms)
+SENT_MEMORY_S = 1.0  # of the samples themselves
 
 
 class PlayoutListener(Protocol):
@@ -64,8 +65,8 @@ class Playout:
 
     Utterances play one after another in the order they were put. Not thread-safe: one event loop.
 
-    on_cut: called by `clear` and `pause` of a transport whose far end has a buffer: what was looked at and
-    not read yet must not be heard there. The cut is made there, so no faded tail is handed out here.
+    on_cut: what `clear` and `pause` call first where the far end has a buffer: what was looked at and is not
+    read by then must not be heard there. The cut is made there, so no faded tail is handed out here.
     """
 
     def __init__(self, rate: int, *, on_cut: Callable[[], None] | None = None) -> None:
@@ -81,6 +82,7 @@ class Playout:
         self._sounding = False  # the last sample handed out was an utterance's
         self._clock = 0  # samples handed out since the start, silence included
         self._levels: deque[tuple[int, float]] = deque()  # (clock at the block's end, its dBFS)
+        self._sent: deque[Pcm] = deque()  # the newest blocks
         self.underruns = 0  # blocks that ran dry in the middle of an utterance
 
     def listen(self, listener: PlayoutListener) -> None:
@@ -144,6 +146,26 @@ class Playout:
         seen = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int16)
         return faded_in(seen, self._fade) if rising else seen
 
+    @property
+    def position(self) -> int:
+        """Samples handed out since the start, silence included."""
+        return self._clock
+
+    def sent(self, until: int, samples: int) -> Pcm:
+        """The `samples` samples handed out before position `until`, of the last second; zeros where nothing
+        was handed out, or not yet."""
+        out = np.zeros(samples, dtype=np.int16)
+        end = self._clock
+        for block in reversed(self._sent):
+            start = end - len(block)
+            low, high = max(start, until - samples), min(end, until)
+            if low < high:
+                out[low - until + samples : high - until + samples] = block[low - start : high - start]
+            if start <= until - samples:
+                break
+            end = start
+        return out
+
     def put(self, pcm: Pcm) -> None:
         """Append to the utterance being made; the first put (empty or not) begins one."""
         if not self._queue or self._queue[-1].ended:
@@ -162,12 +184,12 @@ class Playout:
         """
         if not self._queue:
             return
+        if self._on_cut:
+            self._on_cut()
         positions_s = [utterance.taken / self.rate for utterance in self._queue]
         self._cut()
         self._queue.clear()
         self._rising = False
-        if self._on_cut:
-            self._on_cut()
         for position_s in positions_s:
             self._finished(position_s, interrupted=True)
 
@@ -175,15 +197,21 @@ class Playout:
         """Mute from the next block on (5 ms fade) and keep the rest."""
         if self._paused:
             return
+        if self._on_cut:
+            self._on_cut()
         self._paused = True
         if self._cut():
             self._rising = True
-        if self._on_cut:
-            self._on_cut()
 
     def resume(self) -> None:
         """Go on with the next sample, faded in over 5 ms."""
         self._paused = False
+
+    def rest(self, samples: int) -> None:
+        """Let silence go by and keep what waits: nothing of it is played at the far end now."""
+        if samples > 0:
+            self._sounding = False
+            self._remember(np.zeros(samples, dtype=np.int16))
 
     def read(self, samples: int) -> Pcm:
         """The next `samples` samples; zeros where there is nothing to play."""
@@ -237,10 +265,15 @@ class Playout:
         return True
 
     def _remember(self, block: Pcm) -> None:
+        if not len(block):
+            return
         self._clock += len(block)
         self._levels.append((self._clock, level_dbfs(block)))
         while self._levels[0][0] <= self._clock - LEVEL_MEMORY_S * self.rate:
             self._levels.popleft()
+        self._sent.append(block)
+        if len(self._sent) * len(block) > SENT_MEMORY_S * self.rate:
+            self._sent.popleft()
 
     def _finished(self, position_s: float, *, interrupted: bool) -> None:
         if self._listener:

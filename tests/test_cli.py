@@ -397,7 +397,9 @@ def test_a_module_that_is_not_installed_is_named_with_the_extra_that_brings_it(
     )
 
 
-@pytest.mark.parametrize("name", ["call", "bench latency", "bench turn", "bench bargein"])
+@pytest.mark.parametrize(
+    "name", ["call", "phone", "bench latency", "bench turn", "bench calls", "bench bargein"]
+)
 def test_without_livekit_a_command_that_needs_it_is_one_line_that_says_what_to_install(
     name: str, tmp_path: Path
 ) -> None:

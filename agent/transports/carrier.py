@@ -144,21 +144,25 @@ def same_hmac(kind: str, secret: str, signed: str, given: Iterable[str]) -> bool
     return any(same)
 
 
+def basic(user: str, password: str) -> str:
+    """The Authorization header of a user."""
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
 async def rest(
     http: aiohttp.ClientSession,
     method: str,
     url: str,
     *,
-    auth: aiohttp.BasicAuth | None = None,
-    bearer: str | None = None,
+    authorization: str,
     form: Mapping[str, str] | None = None,
 ) -> None:
     """One request to a carrier; RestFailed unless it is answered with success."""
-    headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+    headers = {"Authorization": authorization}
     limit = aiohttp.ClientTimeout(total=REST_S)
     try:
         async with http.request(
-            method, url, auth=auth, headers=headers, data=form, timeout=limit, allow_redirects=False
+            method, url, headers=headers, data=form, timeout=limit, allow_redirects=False
         ) as response:
             if response.status >= 300:
                 raise RestFailed(f"it answered {response.status}")

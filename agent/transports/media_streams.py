@@ -76,7 +76,7 @@ class MediaStream:
         self._call = call
         self._carrier = carrier
         self._clock = clock
-        self._far = FarBuffer(self._clear)
+        self._far = FarBuffer(self._clear, clock=clock)
         self._inbound = Inbound(RATE)
         self._unsent: deque[Json] = deque()
         self._to_send = asyncio.Event()
@@ -138,7 +138,7 @@ class MediaStream:
                 at = None if at_ms is None else at_ms * RATE // 1000
                 self._take_audio(self._inbound.push(g711.decode(data, "mulaw"), self._clock(), at))
             case Played(mark):
-                self._far.played(mark, self._clock())
+                self._far.played(mark)
             case Digit(digit) if self._on_digit is not None:
                 self._on_digit(digit)
             case Digit(digit):
@@ -174,12 +174,12 @@ class MediaStream:
         self._to_send.set()
 
     def _tick(self) -> None:
-        now_s = self._clock()
-        for block in self._far.tick(now_s):
+        for block in self._far.tick():
             payload = base64.b64encode(g711.encode(block.pcm, "mulaw")).decode("ascii")
             self._send(self._dialect.send_media(self._stream, payload))
             if block.mark is not None:
                 self._send(self._dialect.send_mark(self._stream, block.mark))
+        now_s = self._clock()
         self._take_audio(self._inbound.tick(now_s))
         if now_s - self._seen_s > LOST_S:
             self.hang_up(f"nothing heard from the carrier for {LOST_S:.0f} s")

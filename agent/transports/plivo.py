@@ -16,6 +16,7 @@ from agent.transports.carrier import (
     Publish,
     RestFailed,
     Webhook,
+    basic,
     dialled,
     document,
     element,
@@ -78,11 +79,13 @@ class Plivo:
         return None if self.auth_token else AUTH_TOKEN
 
     def signed(self, webhook: Webhook) -> bool:
-        given, nonce = (webhook.headers.get(f"x-plivo-signature-v3{rest}") for rest in ("", "-nonce"))
-        if given is None or nonce is None or self.auth_token is None:
+        nonce = webhook.headers.get("x-plivo-signature-v3-nonce")
+        if nonce is None or self.auth_token is None:
             return False
+        # by the token of the account that has the number, and by the main account's
+        given = [webhook.headers.get(f"x-plivo-signature-{kind}", "") for kind in ("v3", "ma-v3")]
         signed = f"{_signed_url(webhook)}.{nonce}"
-        return same_hmac("sha256", self.auth_token, signed, (one.strip() for one in given.split(",")))
+        return same_hmac("sha256", self.auth_token, signed, ",".join(given).replace(" ", "").split(","))
 
     def arrival(self, webhook: Webhook) -> Arrival:
         outbound = webhook.get("Direction") == "outbound"
@@ -111,7 +114,7 @@ class Plivo:
             raise RestFailed(f"{AUTH_TOKEN if self.auth_id else AUTH_ID} is not set")
         account, call = quote(self.auth_id, safe=""), quote(arrival.call.id, safe="")
         url = f"{self.api}/Account/{account}/Call/{call}/"
-        await rest(http, method, url, auth=aiohttp.BasicAuth(self.auth_id, self.auth_token), form=form)
+        await rest(http, method, url, authorization=basic(self.auth_id, self.auth_token), form=form)
 
 
 def _signed_url(webhook: Webhook) -> str:

@@ -90,4 +90,4 @@ class Telnyx:
             raise RestFailed(f"{API_KEY} is not set")
         account, call = quote(arrival.account, safe=""), quote(arrival.call.id, safe="")
         url = f"{self.api}/texml/Accounts/{account}/Calls/{call}"
-        await rest(http, "POST", url, bearer=self.api_key, form=form)
+        await rest(http, "POST", url, authorization=f"Bearer {self.api_key}", form=form)

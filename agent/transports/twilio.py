@@ -13,6 +13,7 @@ from agent.transports.carrier import (
     Publish,
     RestFailed,
     Webhook,
+    basic,
     dialled,
     document,
     element,
@@ -94,6 +95,6 @@ class Twilio:
             http,
             "POST",
             f"{self.api}/2010-04-01/Accounts/{account}/Calls/{call}.json",
-            auth=aiohttp.BasicAuth(arrival.account, self.auth_token),
+            authorization=basic(arrival.account, self.auth_token),
             form=form,
         )
