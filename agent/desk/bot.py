@@ -261,7 +261,6 @@ class SupportBot:
             self._session.tts.update_options(voice=tongue.settings.voice)
         instructions = tongue.settings.instructions or self._desk.instructions
         self._session.update_agent(self._agent(instructions, tongue))
-        self._begin(tongue.settings.greeting)
 
     def _forget(self) -> None:
         if self._recording is not None:
@@ -270,11 +269,13 @@ class SupportBot:
             self._note("recording_stopped")
 
     def _agent(self, instructions: str, tongue: Tongue | None = None) -> Agent:
-        return Agent(
+        return _Agent(
             instructions=instructions,
+            # said when it has entered: what is said while agents change may be lost
+            greeting="" if tongue is None else tongue.settings.greeting,
             tools=[self._hand_over_tool(), self._hang_up_tool()],
-            llm=NOT_GIVEN if tongue is None or tongue.brain is None else tongue.brain,
-            stt=NOT_GIVEN if tongue is None or tongue.ears is None else tongue.ears,
+            brain=None if tongue is None else tongue.brain,
+            ears=None if tongue is None else tongue.ears,
         )
 
     def _hand_over_tool(self) -> llm.Tool:
@@ -326,6 +327,31 @@ class SupportBot:
     @property
     def _session(self) -> AgentSession[None]:
         return self._talk.session
+
+
+class _Agent(Agent):
+    """An Agent that says `greeting` when it enters, if it has one. brain, ears: None for the session's own."""
+
+    def __init__(
+        self,
+        *,
+        instructions: str,
+        greeting: str,
+        tools: list[llm.Tool | llm.Toolset],
+        brain: llm.LLM[Any] | None,
+        ears: stt.STT[Any] | None,
+    ) -> None:
+        super().__init__(
+            instructions=instructions,
+            tools=tools,
+            llm=NOT_GIVEN if brain is None else brain,
+            stt=NOT_GIVEN if ears is None else ears,
+        )
+        self._greeting = greeting
+
+    async def on_enter(self) -> None:
+        if self._greeting:
+            self.session.say(self._greeting)
 
 
 def wish_of(key: KeySettings) -> Wish:
