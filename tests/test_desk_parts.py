@@ -187,7 +187,10 @@ def test_a_caller_is_known_by_the_last_two_digits_and_an_address_by_its_end() ->
         ("The number of our shop is 555-0142.", "5 5 5, 0 1 4 2."),
         ("Order AB4711 of 12 May", "A B, 4 7 1 1. 1 2."),
         ("Call 442079460123.", "4 4 2, 0 7 9, 4 6 0, 1 2 3."),
-        ("It is five five five, oh one four two.", "five, five, five; oh, one, four, two."),
+        (
+            "It is five five five, oh one four two.",
+            "five, five, five; oh, one, four, two.",
+        ),
         ("one or two or three days", None),
         ("nothing to write down", None),
     ],

@@ -330,7 +330,7 @@ class SupportBot:
 
 
 class _Agent(Agent):
-    """An Agent that says `greeting` when it enters, if it has one. brain, ears: None for the session's own."""
+    """Says `greeting` when it enters, if it has one. brain, ears: None for the session's own."""
 
     def __init__(
         self,
