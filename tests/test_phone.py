@@ -63,6 +63,7 @@ class Talk:
     vad: ScriptVAD
     stt: ScriptSTT
     decided_s: list[float] = field(default_factory=list)  # when a pause or clear was asked for
+    decided_at: list[int] = field(default_factory=list)  # and how many blocks had been played by then
 
     @property
     def said(self) -> list[llm.ChatMessage]:
@@ -76,13 +77,11 @@ class Talk:
 
     async def silent_after_ms(self) -> float:
         """From the last decision to the far end's last sounding block; checks that it stays silent."""
-        decided_s = self.decided_s[-1]
-        await asyncio.sleep(0.3)
-        now_s = time.monotonic()
-        loud = [n for n, block in enumerate(self.call.far.played) if level_dbfs(block) > AUDIBLE_DBFS]
-        after = len(self.call.far.played) - 1 - loud[-1]
-        assert after >= 5, "the far end still sounds"
-        return max(0.0, (now_s - after * 0.02 - decided_s) * 1000)
+        played, at = self.call.far.played, self.decided_at[-1]
+        await until(lambda: len(played) >= at + 25)
+        loud = [n for n, block in enumerate(played[at:]) if level_dbfs(block) > AUDIBLE_DBFS]
+        assert max(loud, default=0) < 15, "the far end still sounds"
+        return max(loud, default=-1) * 20.0 + 20.0
 
 
 @asynccontextmanager
@@ -101,6 +100,7 @@ async def a_talk(kind: Kind, *, speed: float = 4.0) -> AsyncIterator[Talk]:
             def decided(control: Control) -> None:
                 if control in (Control.PAUSE, Control.CLEAR):
                     talk.decided_s.append(time.monotonic())
+                    talk.decided_at.append(len(call.far.played))
 
             call.output.on_control(decided)
             yield talk

@@ -54,7 +54,8 @@ class Desk:
             self._changed.set()
 
     async def line(self) -> MediaLine:
-        return (await self.until(lambda: self.lines))[-1]
+        await self.until(lambda: self.lines)
+        return self.lines[-1]
 
     async def until(self, true: Callable[[], Any]) -> Any:
         async with asyncio.timeout(5):
