@@ -51,6 +51,7 @@ COMMANDS: dict[str, Command] = {
     "model random": Command("tts_plugin.engines.spark.random_model:main", "write one of noise", "spark"),
     "serve": Command("tts_plugin.cli:serve", "run the engine server", "hibari,server"),
     "call": Command("agent.cli:call", "talk to the agent in the browser", "all"),
+    "phone": Command("agent.phone_command:main", "answer the telephone", "hibari,server,agent,phone"),
     "bench fidelity": Command(
         "tts_plugin.bench.fidelity:main", "streamed Spark audio against offline", "spark"
     ),
@@ -58,6 +59,7 @@ COMMANDS: dict[str, Command] = {
         "tts_plugin.bench.latency:main", "time from text to sound", "hibari,server,livekit"
     ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
+    "bench calls": Command("agent.bench.calls:main", "many telephone calls at once", "all"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),
 }
 

@@ -272,10 +272,12 @@ class _Environment:
 
 def _from_file(source: Path, data: Mapping[str, Json], keys: Sequence[str]) -> dict[str, Json]:
     """The path that `keys` lead to, taken from the file's folder; nothing if there is none."""
-    value = data.get(keys[0])
-    if not value:
-        return {}
-    return {keys[0]: _from_file(source, value, keys[1:]) if len(keys) > 1 else _beside(source, value)}
+    found: dict[str, Json] = {}
+    for key in data if keys[0] == "*" else (keys[0],):
+        value = data.get(key)
+        if value:
+            found[key] = _from_file(source, value, keys[1:]) if len(keys) > 1 else _beside(source, value)
+    return found
 
 
 def _beside(source: Path, value: Json) -> Json:
