@@ -39,11 +39,11 @@ class EchoCanceller:
         if power.max() < 1e-4:  # nothing was sent that could come back
             return mic
         echo = np.fft.irfft((self._line * self._sent).sum(axis=0))[self._block :]
-        left = mic - echo
+        left: Wave = (mic - echo).astype(np.float32)
         self._learn(left, power)
         return left
 
-    def _learn(self, left: NDArray[np.float32], power: NDArray[np.float32]) -> None:
+    def _learn(self, left: Wave, power: NDArray[np.float32]) -> None:
         error = np.fft.rfft(np.concatenate((np.zeros_like(left), left)))
         error_power = np.square(np.abs(error))
         self._noise = np.maximum(SMOOTH * self._noise + (1 - SMOOTH) * error_power, 0.5 * error_power)
