@@ -24,10 +24,10 @@ class EchoCanceller:
     def __init__(self, block: int, partitions: int) -> None:
         self._block = block
         shape = (partitions, block + 1)
-        self._line: NDArray[np.complex128] = np.zeros(shape, dtype=np.complex128)
-        self._unsure: NDArray[np.float64] = np.full(shape, UNSURE)
-        self._sent: NDArray[np.complex128] = np.zeros(shape, dtype=np.complex128)  # the newest first
-        self._noise: NDArray[np.float64] = np.zeros(block + 1)  # power of what is not echo
+        self._line: NDArray[np.complex64] = np.zeros(shape, dtype=np.complex64)
+        self._unsure: NDArray[np.float32] = np.full(shape, UNSURE, dtype=np.float32)
+        self._sent: NDArray[np.complex64] = np.zeros(shape, dtype=np.complex64)  # the newest first
+        self._noise: NDArray[np.float32] = np.zeros(block + 1, dtype=np.float32)  # power of what is not echo
         self._last: Wave = np.zeros(block, dtype=np.float32)
 
     def push(self, mic: Wave, sent: Wave) -> Wave:
@@ -39,12 +39,12 @@ class EchoCanceller:
         if power.max() < 1e-4:  # nothing was sent that could come back
             return mic
         echo = np.fft.irfft((self._line * self._sent).sum(axis=0))[self._block :]
-        left = mic - echo
+        left: Wave = (mic - echo).astype(np.float32)
         self._learn(left, power)
-        return left.astype(np.float32)
+        return left
 
-    def _learn(self, left: NDArray[np.float64], power: NDArray[np.float64]) -> None:
-        error = np.fft.rfft(np.concatenate((np.zeros(self._block), left)))
+    def _learn(self, left: Wave, power: NDArray[np.float32]) -> None:
+        error = np.fft.rfft(np.concatenate((np.zeros_like(left), left)))
         error_power = np.square(np.abs(error))
         self._noise = np.maximum(SMOOTH * self._noise + (1 - SMOOTH) * error_power, 0.5 * error_power)
         # half of a block's window is zeros
