@@ -79,10 +79,11 @@ class OpenVinoSettings(Section):
 class SparkSettings(Section):
     """The Spark-TTS engine.
 
-    model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU. dtype, codec_dtype: of the two nets; dtype None:
-    float32 on a CPU, bfloat16 on a GPU. There is no float16, in which this model speaks garbage. ref_s: how
-    much of a reference clip a voice is taken from (None: as much as in training). continuity_tokens: of the
-    speech so far, shown to the language model before a turn's next segment; each costs a token of prompt.
+    model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU.
+    dtype, codec_dtype: of the two nets; dtype is of hf, None: float32 on a CPU, bfloat16 on a GPU. There is
+    no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice is taken from
+    (None: as much as in training). continuity_tokens: of the speech so far, shown to the language model
+    before a turn's next segment; each costs a token of prompt.
     """
 
     model: Path | None = None

@@ -45,6 +45,7 @@ def _scripted() -> SemanticLM:
 UNDER_TEST = [
     Case("scripted", _scripted, LENGTH, GLOBAL_TOKENS, draws=False),
     Case("hf", tiny_lm.lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
+    Case("openvino", tiny_lm.openvino_lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
 ]
 # so even that the tiny model speaks for a while
 SAMPLING = Sampling(temperature=3.0, top_k=0, top_p=1.0)
@@ -72,7 +73,8 @@ async def said(lm: SemanticLM, seed: int | None = LONG_SEED, prompt: tuple[int, 
 
 def test_every_backend_is_tested_and_can_be_named_in_the_settings() -> None:
     assert set(LMS) <= {case.name for case in UNDER_TEST}
-    assert set(get_args(SparkSettings.model_fields["lm"].annotation)) == set(LMS)
+    named, none = get_args(SparkSettings.model_fields["lm"].annotation)
+    assert (set(get_args(named)), none) == (set(LMS), type(None))
 
 
 async def test_it_says_semantic_codes_and_ends(case: Case, lm: SemanticLM) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from tts_plugin.engines.spark.lm.hf import HfLM
+from tts_plugin.engines.spark.lm.openvino import OpenVinoLM
+from tts_plugin.engines.spark.lm.openvino_net import Net, Reads
+from tts_plugin.engines.spark.lm.openvino_weights import Source, Weights, compressed
+from tts_plugin.engines.spark.lm_config import LmConfig
+from tts_plugin.engines.spark.model_files import ModelFiles
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 
 WORDS = 50  # text ids 0 .. 49
@@ -68,3 +75,22 @@ def saved(folder: Path, *, tied: bool = True) -> Path:
 
 def lm() -> HfLM:
     return HfLM(model, vocabulary())
+
+
+@cache
+def net(weights: Weights = "int8", tied: bool = True) -> Net:
+    """The same model compiled by OpenVINO: as if loaded, so that a test need not wait. One LM at a time."""
+    with TemporaryDirectory() as folder:
+        return opened(saved(Path(folder), tied=tied), Path(folder), weights)
+
+
+def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8") -> Net:
+    files = ModelFiles(model_dir)
+    config = LmConfig.read(files.lm_config)
+    place = compressed(Source(files, config, vocabulary(), weights), cache_dir, lambda *_: None)
+    return Net(config, place, {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"})
+
+
+def openvino_lm(load: Callable[[], Reads] = net) -> OpenVinoLM:
+    ids = vocabulary()
+    return OpenVinoLM(load, ids, tokens=ids.id_count + 6, context=512)

@@ -205,7 +205,9 @@ def _lm(checkpoint: Checkpoint, spark: SparkSettings) -> SemanticLM:
     name = spark.backend
     module, _, factory = LMS[name].partition(":")
     try:
-        make = cast(Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory))
+        make = cast(
+            Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory)
+        )
     except ModuleNotFoundError as missing:
         others = " or ".join(f"engine.spark.lm: {other}" for other in LMS if other != name)
         raise NotInstalled(

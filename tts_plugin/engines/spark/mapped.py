@@ -1,8 +1,9 @@
-"""MappedTensors: the tensors of a safetensors file as arrays that lie in the file, read when they are used."""
+"""MappedTensors: the tensors of a safetensors file as arrays that lie in it, read when they are used."""
 
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,11 @@ class MappedTensors:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header: dict[str, Any] = json.loads(file.read(length))
-        self.metadata: dict[str, str] = header.pop("__metadata__", {})
+            # ACCESS_COPY: OpenVINO takes only what looks writable; nothing is written
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        header.pop("__metadata__", None)
         self._entries = header
-        # "c": OpenVINO takes only what looks writable; nothing is written
-        self._data = np.memmap(path, np.uint8, "c", offset=8 + length)
+        self._data = np.frombuffer(self._map, np.uint8, offset=8 + length)
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -39,6 +41,11 @@ class MappedTensors:
         begin, end = entry["data_offsets"]
         stored: NDArray[Any] = np.asarray(self._data[begin:end]).view(_TYPES[entry["dtype"]])
         return stored.reshape(entry["shape"])
+
+    def forget(self) -> None:
+        """Let the system take back what has been read; whatever is used again is read again."""
+        if hasattr(mmap, "MADV_DONTNEED"):  # not everywhere
+            self._map.madvise(mmap.MADV_DONTNEED)
 
     def floats(self, name: str, rows: slice = slice(None)) -> NDArray[np.float32]:
         """Some rows of a tensor of float32 or bfloat16, as float32."""

@@ -90,7 +90,7 @@ class OpenVinoLM:
         self._heart: _Heart | None = None
         self._worker = SerialWorker("spark-lm")
         self._gate = Gate()
-        self._batcher: Batcher[_Job, int] = Batcher(self._worker, self._step, _fit, self._gate)
+        self._batcher: Batcher[_Job, int] = Batcher(self._worker, self._step, self._take, self._gate)
 
     @classmethod
     def open(cls, files: ModelFiles, ids: Vocabulary, settings: OpenVinoSettings) -> OpenVinoLM:
@@ -98,8 +98,10 @@ class OpenVinoLM:
         config = LmConfig.read(files.lm_config)
         _require_rows(config.vocab_size, ids)
         if settings.weights == "int4":
-            logger.warning("int4 weights of the language model are not exact enough to be told the same: "
-                           "listen before you use them; int8 is the default")
+            logger.warning(
+                "int4 weights of the language model are not exact enough to be told the same: "
+                "listen before you use them; int8 is the default"
+            )
         source = Source(files, config, ids, settings.weights)
 
         def load() -> Net:
@@ -187,6 +189,11 @@ class OpenVinoLM:
             raise _broken(job.request.heart)
         return await self._batcher.ask(job)
 
+    def _take(self, jobs: Sequence[_Job]) -> Sequence[_Job]:
+        taken = _fit(jobs)
+        self.steps += len(taken)  # here, where a reader that leaves can see it: the thread begins later
+        return taken
+
     def _require_fits(self, request: _Request, feed: Sequence[int]) -> None:
         if strange := [token for token in feed if not 0 <= token < self._tokens]:
             raise SynthesisFailed(
@@ -213,23 +220,21 @@ class OpenVinoLM:
         live = [job for job in jobs if not job.request.heart.broken]
         answers: dict[int, int | Exception] = {}
         if live:
-            self._begun(live)
+            for job in live:
+                job.request.begun()
+                job.request.begun = unheard
             heart = live[0].request.heart  # of all: a new one comes only after the old one broke
             try:
                 read = heart.net.read([Piece(job.request.past, job.ids) for job in live])
-                answers = {id(job): _drawn(job, read.logits[at], read.states[at]) for at, job in enumerate(live)}
+                answers = {
+                    id(job): _drawn(job, read.logits[at], read.states[at]) for at, job in enumerate(live)
+                }
             except (RuntimeError, ValueError, IndexError, MemoryError) as error:
                 # What the pages hold now is unknown, so nobody goes on with them.
                 heart.broken = str(error)
                 self._heart = None
                 logger.error("the language model failed and is loaded anew: %s", error)
         return [answers.get(id(job), _broken(job.request.heart)) for job in jobs]
-
-    def _begun(self, jobs: Sequence[_Job]) -> None:
-        for job in jobs:
-            self.steps += 1
-            job.request.begun()
-            job.request.begun = unheard
 
 
 def _drawn(job: _Job, logits: NDArray[np.float32], state: NDArray[np.float32]) -> int | Exception:
@@ -273,7 +278,7 @@ def properties(settings: OpenVinoSettings) -> dict[str, Any]:
     """What OpenVINO is told of the settings."""
     told: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
-        # bfloat16, the default where the processor has it, is slower here and falls below the parity asked for
+        # bfloat16, the default where the processor has it, is slower, and less exact than asked for
         "INFERENCE_PRECISION_HINT": "f32",
     }
     if settings.threads is not None:

@@ -59,6 +59,7 @@ class Net:
     def __init__(self, config: LmConfig, weights: Path, properties: dict[str, Any]) -> None:
         self._weights = MappedTensors(weights)
         compiled = ov.Core().compile_model(build_graph(config, self._weights), "CPU", properties)
+        self._weights.forget()  # most of it was copied into the order that the processor likes
         self._request = compiled.create_infer_request()
         self._caches = compiled.inputs[len(INPUTS) :]
         self._pages = 0

@@ -1,4 +1,4 @@
-"""The language model's weights as OpenVINO runs them: compressed once from the checkpoint, kept in a cache."""
+"""The language model's weights for OpenVINO: compressed once from the checkpoint, kept in a cache."""
 
 from __future__ import annotations
 
