@@ -169,6 +169,25 @@ async def test_a_reader_that_lingers_costs_no_steps(lm: SemanticLM) -> None:
         assert lm.steps == begun
 
 
+async def test_no_step_begins_while_it_is_held(lm: SemanticLM) -> None:
+    async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED)) as groups:
+        await anext(groups)
+        begun = lm.steps
+        with lm.hold():
+            with lm.hold():
+                reading = asyncio.ensure_future(anext(groups))
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+            assert (lm.steps, reading.done()) == (begun, False)
+        assert await reading
+        with lm.hold():
+            reading = asyncio.ensure_future(anext(groups))
+            await asyncio.sleep(0)
+            reading.cancel()  # one that leaves need not wait
+            await asyncio.wait([reading])
+            assert reading.cancelled()
+
+
 async def test_closing_before_the_first_code_and_twice_is_fine(lm: SemanticLM) -> None:
     groups = lm.generate(PROMPT, SAMPLING, LONG_SEED)
     await groups.aclose()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from tts_plugin.engines.spark.lm.gate import Gate
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.errors import EngineUnavailable, SynthesisFailed, TTSError
 from tts_plugin.worker import SerialWorker
 
 Job = TypeVar("Job")
@@ -38,6 +38,7 @@ class Batcher(Generic[Job, Answer]):
         self._gate = gate
         self._closed = False
         self._waiting: dict[asyncio.Future[Answer], Job] = {}
+        self._asked: dict[asyncio.Future[Answer], Job] = {}  # of the batch that runs
         self._driver: asyncio.Task[None] | None = None
 
     async def ask(self, job: Job) -> Answer:
@@ -57,14 +58,13 @@ class Batcher(Generic[Job, Answer]):
     async def aclose(self) -> None:
         """End whatever waits, with EngineUnavailable; a batch that runs is finished and forgotten."""
         self._closed = True
+        self._fail([*self._asked, *self._waiting], EngineUnavailable(_CLOSED))
         if (driver := self._driver) is not None:
             driver.cancel()
             await asyncio.wait([driver])
-        self._fail(list(self._waiting))
 
     async def _drive(self) -> None:
         """Until nobody asks any more."""
-        batch: list[asyncio.Future[Answer]] = []
         try:
             while True:
                 # Whoever had an answer runs now, and has asked again, or not, when this goes on.
@@ -75,25 +75,26 @@ class Batcher(Generic[Job, Answer]):
                     return
                 jobs = self._fit(list(self._waiting.values()))
                 chosen = {id(job) for job in jobs}
-                batch = [future for future, job in self._waiting.items() if id(job) in chosen]
-                asked = [self._waiting.pop(future) for future in batch]
-                answers = await self._worker.run(self._run, asked)
-                for future, answer in zip(batch, answers, strict=True):
+                self._asked = {at: job for at, job in self._waiting.items() if id(job) in chosen}
+                for future in self._asked:
+                    del self._waiting[future]
+                answers = await self._worker.run(self._run, list(self._asked.values()))
+                for future, answer in zip(self._asked, answers, strict=True):
                     _settle(future, answer)
-        except asyncio.CancelledError:
-            self._fail(batch)
-            raise
-        except Exception as error:  # the worker's: each who waits for this batch is told
-            for future in batch:
-                _settle(future, error)
+                self._asked = {}
+        except EngineUnavailable as closed:  # the worker's
+            self._fail([*self._asked, *self._waiting], closed)
         finally:
             self._driver = None
-            if self._waiting and not self._closed:
-                self._driver = asyncio.create_task(self._drive(), name="language model steps")
+            # Only if this was cancelled, or `run` raised: nobody may wait for what never comes.
+            self._fail(
+                [*self._asked, *self._waiting],
+                SynthesisFailed("the language model's thread failed: ask again"),
+            )
 
-    def _fail(self, futures: Sequence[asyncio.Future[Answer]]) -> None:
+    def _fail(self, futures: Sequence[asyncio.Future[Answer]], error: TTSError) -> None:
         for future in futures:
-            _settle(future, EngineUnavailable(_CLOSED))
+            _settle(future, error)
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer | Exception) -> None:

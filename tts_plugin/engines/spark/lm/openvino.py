@@ -231,9 +231,9 @@ class OpenVinoLM:
                 }
             except (RuntimeError, ValueError, IndexError, MemoryError) as error:
                 # What the pages hold now is unknown, so nobody goes on with them.
-                heart.broken = str(error)
+                heart.broken = str(error) or type(error).__name__
                 self._heart = None
-                logger.error("the language model failed and is loaded anew: %s", error)
+                logger.error("the language model failed and will be loaded anew: %s", error)
         return [answers.get(id(job), _broken(job.request.heart)) for job in jobs]
 
 
