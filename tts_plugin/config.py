@@ -67,13 +67,13 @@ class LatencySettings(Section):
 class OpenVinoSettings(Section):
     """The language model on OpenVINO.
 
-    weights: int4 is smaller and not exact. threads: None takes all cores. pin: each thread to its core;
-    None leaves it to OpenVINO.
+    weights: int4 is smaller and not exact. threads: None takes all cores. pin: each thread to its core,
+    which is slower wherever something else runs.
     """
 
     weights: Literal["int8", "int4"] = "int8"
     threads: Annotated[int | None, Field(ge=1, le=256)] = None
-    pin: bool | None = None
+    pin: bool = False
 
 
 class SparkSettings(Section):

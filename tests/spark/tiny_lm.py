@@ -87,8 +87,9 @@ def net(weights: Weights = "int8", tied: bool = True) -> Net:
 def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8") -> Net:
     files = ModelFiles(model_dir)
     config = LmConfig.read(files.lm_config)
-    place = compressed(Source(files, config, vocabulary(), weights), cache_dir, lambda *_: None)
-    return Net(config, place, {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"})
+    source = Source(files, config, vocabulary(), weights)
+    place = compressed(source, cache_dir, lambda *_: None)
+    return Net(source, place, {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"})
 
 
 def openvino_lm(load: Callable[[], Reads] = net) -> OpenVinoLM:

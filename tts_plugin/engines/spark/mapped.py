@@ -47,7 +47,7 @@ class MappedTensors:
         if hasattr(mmap, "MADV_DONTNEED"):  # not everywhere
             self._map.madvise(mmap.MADV_DONTNEED)
 
-    def floats(self, name: str, rows: slice = slice(None)) -> NDArray[np.float32]:
+    def floats(self, name: str, rows: slice | NDArray[np.intp] = slice(None)) -> NDArray[np.float32]:
         """Some rows of a tensor of float32 or bfloat16, as float32."""
         stored = self.array(name)[rows]
         if self._entries[name]["dtype"] == "BF16":

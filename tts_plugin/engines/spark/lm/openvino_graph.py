@@ -34,15 +34,15 @@ _UNUSED: Sequence[tuple[tuple[int, ...], type]] = (
     ((0,), np.uint8),
     ((0,), np.int32),
 )
-INPUTS = ("ids", "cos", "sin", "wanted", "past", "begins", "blocks", "block_begins", "longest")
+INPUTS = ("embedded", "cos", "sin", "wanted", "past", "begins", "blocks", "block_begins", "longest")
 
 
 def build_graph(config: LmConfig, weights: MappedTensors) -> ov.Model:
     """The graph, over the memory of `weights`, which must outlive it.
 
     inputs: INPUTS in order, then the key and the value cache of each layer. Tokens of all sequences
-    stand in one row. ids: [tokens]. cos, sin: [tokens, 1, head], of their positions. wanted: rows of the
-    answer. past, begins, blocks, block_begins, longest: as paged attention has them.
+    stand in one row. embedded: [tokens, hidden]. cos, sin: [tokens, 1, head], of their positions.
+    wanted: rows of the answer. past, begins, blocks, block_begins, longest: as paged attention has them.
     outputs: logits [wanted, speech rows], last states [wanted, hidden], both float32."""
     return _Graph(config, weights).model()
 
@@ -54,6 +54,7 @@ class _Graph:
         self._heads, self._shared = config.num_attention_heads, config.num_key_value_heads
         self._width = config.hidden_size // self._heads
         whole = {name: ops.parameter([-1], np.int32, name=name) for name in INPUTS}
+        whole["embedded"] = ops.parameter([-1, config.hidden_size], np.float32, name="embedded")
         for name in ("cos", "sin"):
             whole[name] = ops.parameter([-1, 1, self._width], np.float32, name=name)
         whole["longest"] = ops.parameter([], np.int32, name="longest")
@@ -61,7 +62,7 @@ class _Graph:
 
     def model(self) -> ov.Model:
         inputs, caches = self._inputs, list[Any]()
-        x = self._embedded()
+        x = inputs["embedded"]
         for layer in range(self._config.num_hidden_layers):
             block = f"layers.{layer}"
             key, value = (
@@ -77,12 +78,6 @@ class _Graph:
         logits = self._linear(state, "head")
         results = [ops.result(logits), ops.result(state)]
         return ov.Model(results, [*(inputs[name] for name in INPUTS), *caches], "spark-lm")
-
-    def _embedded(self) -> Any:
-        rows, scales = self._stored("embed"), self._stored("embed.scale")
-        ids = self._inputs["ids"]
-        taken = ops.convert(ops.gather(rows, ids, _of(0)), "f32")
-        return ops.multiply(taken, ops.gather(scales, ids, _of(0)))
 
     def _attended(self, x: Any, block: str, key: Any, value: Any) -> Any:
         heads, shared, width, inputs = self._heads, self._shared, self._width, self._inputs

@@ -13,7 +13,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from tts_plugin.engines.spark.lm.openvino_graph import INPUTS, build_graph
-from tts_plugin.engines.spark.lm_config import LmConfig
+from tts_plugin.engines.spark.lm.openvino_weights import EMBEDDING, Source
 from tts_plugin.engines.spark.mapped import MappedTensors
 
 _PAGES = 64  # at first; doubled whenever they are used up
@@ -54,9 +54,11 @@ class Reads(Protocol):
 
 
 class Net:
-    """One thread reads; any may free."""
+    """One thread reads; any may free. weights: of `source`, compressed. properties: as OpenVINO has them."""
 
-    def __init__(self, config: LmConfig, weights: Path, properties: dict[str, Any]) -> None:
+    def __init__(self, source: Source, weights: Path, properties: dict[str, Any]) -> None:
+        config = source.config
+        self._embedding = MappedTensors(source.files.lm)
         self._weights = MappedTensors(weights)
         compiled = ov.Core().compile_model(build_graph(config, self._weights), "CPU", properties)
         self._weights.forget()  # most of it was copied into the order that the processor likes
@@ -94,7 +96,6 @@ class Net:
         positions = np.concatenate([np.arange(p, p + n) for p, n in zip(past, lengths, strict=True)])
         angles = self._angles[positions]
         feed = {
-            "ids": ids,
             "wanted": np.arange(len(ids)) if every else ends - 1,
             "past": past,
             "begins": [0, *ends],
@@ -103,6 +104,7 @@ class Net:
             "longest": (past + lengths).max(),
         }
         arrays = {name: np.asarray(value, np.int32) for name, value in feed.items()}
+        arrays["embedded"] = self._embedding.floats(EMBEDDING, np.array(ids))
         arrays |= {"cos": np.cos(angles), "sin": np.sin(angles)}
         self._request.infer({at: arrays[name] for at, name in enumerate(INPUTS)})
         logits, states = (self._request.get_output_tensor(at).data.copy() for at in (0, 1))

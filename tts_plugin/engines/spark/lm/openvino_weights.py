@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 Weights = Literal["int8", "int4"]
 Progress = Callable[[int, int], None]  # bytes written, bytes in all
 
-_VERSION = 1  # of what is written below: a change of it is another file
+EMBEDDING = "model.embed_tokens.weight"  # not compressed: the few rows in use are read from the checkpoint
+_VERSION = 2  # of what is written below: a change of it is another file
 _ROWS = 4096  # at a time, so that a matrix never stands in memory as float32
 _GROUP = 64  # numbers that share an int4 scale
 
@@ -124,9 +125,7 @@ class _Matrix:
 
 def _plan(source: Source) -> Iterator[_Matrix]:
     config, ids = source.config, source.ids
-    whole, embed = slice(None), "model.embed_tokens.weight"
-    head = embed if config.tie_word_embeddings else "lm_head.weight"
-    yield _Matrix("embed", ((embed, whole),), "int8")
+    whole, head = slice(None), EMBEDDING if config.tie_word_embeddings else "lm_head.weight"
     speech = slice(ids.semantic_first, ids.semantic_first + ids.semantic_count)
     yield _Matrix("head", ((head, speech), (head, slice(ids.eos, ids.eos + 1))), "int8")
     for family in ("global", "pitch_value", "speed_value"):
