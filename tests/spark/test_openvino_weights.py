@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,15 @@ import torch
 
 from tests.spark import tiny_lm
 from tts_plugin.cli import main
-from tts_plugin.engines.spark import engine
+from tts_plugin.config import EngineSettings, SparkSettings
+from tts_plugin.engines.spark.engine import build
 from tts_plugin.engines.spark.lm.openvino_weights import Bar, Source, Weights, compressed
 from tts_plugin.engines.spark.lm_config import LmConfig
 from tts_plugin.engines.spark.mapped import MappedTensors
 from tts_plugin.engines.spark.model_files import ModelFiles
 from tts_plugin.errors import ConfigError, NotInstalled
 
+ROOT = Path(__file__).parents[2]
 Printed = pytest.CaptureFixture[str]
 
 
@@ -62,7 +65,7 @@ def test_bfloat16_weights_are_read_as_what_they_are(tmp_path: Path) -> None:
     folder = tmp_path / "half" / "LLM"
     tiny_lm.saved(tmp_path / "half")
     halved = {name: tensor.to(torch.bfloat16) for name, tensor in tiny_lm.model().state_dict().items()}
-    tiny_lm.model().save_pretrained(folder, state_dict=halved)
+    tiny_lm.model().save_pretrained(folder, state_dict=dict(halved))  # it empties what it gets
     made = MappedTensors(compressed(source(tmp_path / "half"), tmp_path, silent))
     due = halved["model.norm.weight"].float().numpy()
     assert np.array_equal(made.floats("norm"), due)
@@ -100,17 +103,18 @@ def test_two_at_once_do_not_undo_each_other(saved: Path, tmp_path: Path) -> None
 
 
 _KILLED = """
-import os, sys
-from pathlib import Path
-from tests.spark.test_openvino_weights import compressed, source
-compressed(source(Path(sys.argv[1])), Path(sys.argv[2]), lambda done, of: done > of // 2 and os._exit(9))
+import os, pickle, sys
+from tts_plugin.engines.spark.lm.openvino_weights import compressed
+source, cache = pickle.load(sys.stdin.buffer)
+compressed(source, cache, lambda done, whole: done > whole // 2 and os._exit(9))
 """
 
 
 def test_one_that_is_killed_half_way_leaves_nothing_that_is_used_or_stays(
     saved: Path, tmp_path: Path
 ) -> None:
-    ended = subprocess.run([sys.executable, "-c", _KILLED, str(saved), str(tmp_path)], check=False)
+    told = pickle.dumps((source(saved), tmp_path))
+    ended = subprocess.run([sys.executable, "-c", _KILLED], input=told, check=False, cwd=ROOT)
     assert ended.returncode == 9
     (left,) = files_in(tmp_path)
     assert left.endswith(".part")
@@ -177,18 +181,15 @@ def test_the_command_makes_what_the_engine_finds(
 def test_without_openvino_the_default_on_a_cpu_says_what_to_install(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tts_plugin.config import EngineSettings, SparkSettings
-
-    real: Callable[[str], object] = engine.import_module
 
     def lacking(name: str) -> object:
         if name.endswith(".openvino"):
             raise ModuleNotFoundError("No module named 'openvino'", name="openvino")
-        return real(name)
+        return import_module(name)
 
-    monkeypatch.setattr(engine, "import_module", lacking)
+    monkeypatch.setattr("tts_plugin.engines.spark.engine.import_module", lacking)
     with pytest.raises(
         NotInstalled, match=r'openvino, .*pip install "sparkvoice\[openvino\]", or set .*lm: hf'
     ):
-        engine.build(EngineSettings(spark=SparkSettings(model=tiny_model)))
-    assert engine.build(EngineSettings(spark=SparkSettings(model=tiny_model, lm="hf")))
+        build(EngineSettings(spark=SparkSettings(model=tiny_model)))
+    assert build(EngineSettings(spark=SparkSettings(model=tiny_model, lm="hf")))

@@ -103,7 +103,7 @@ class Net:
             "block_begins": np.cumsum([0, *map(len, pages)]),
             "longest": (past + lengths).max(),
         }
-        arrays = {name: np.asarray(value, np.int32) for name, value in feed.items()}
+        arrays: dict[str, NDArray[Any]] = {name: np.asarray(value, np.int32) for name, value in feed.items()}
         arrays["embedded"] = self._embedding.floats(EMBEDDING, np.array(ids))
         arrays |= {"cos": np.cos(angles), "sin": np.sin(angles)}
         self._request.infer({at: arrays[name] for at, name in enumerate(INPUTS)})
