@@ -48,6 +48,9 @@ COMMANDS: dict[str, Command] = {
     "voices enroll": Command("tts_plugin.engines.spark.new_voice:main", "a voice from a recording", "spark"),
     "model fetch": Command("tts_plugin.engines.spark.fetch:main", "download the Spark-TTS model", "spark"),
     "model check": Command("tts_plugin.engines.spark.check:main", "what is wrong with a model", "spark"),
+    "model convert": Command(
+        "tts_plugin.engines.spark.convert:main", "make one ready for OpenVINO", "spark,openvino"
+    ),
     "model random": Command("tts_plugin.engines.spark.random_model:main", "write one of noise", "spark"),
     "serve": Command("tts_plugin.cli:serve", "run the engine server", "hibari,server"),
     "call": Command("agent.cli:call", "talk to the agent in the browser", "all"),

@@ -70,25 +70,44 @@ class LatencySettings(Section):
     settled: Annotated[int, Field(ge=0, le=67)] = 16
 
 
+class OpenVinoSettings(Section):
+    """The language model on OpenVINO.
+
+    weights: int4 is smaller and not exact. threads: None takes all cores. pin: each thread to its core,
+    which is slower wherever something else runs.
+    """
+
+    weights: Literal["int8", "int4"] = "int8"
+    threads: Annotated[int | None, Field(ge=1, le=256)] = None
+    pin: bool = False
+
+
 class SparkSettings(Section):
     """The Spark-TTS engine.
 
-    model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets; dtype None:
-    float32 on a CPU, bfloat16 on a GPU. There is no float16, in which this model speaks garbage. ref_s: how
-    much of a reference clip a voice is taken from (None: as much as in training). continuity_tokens: of the
-    speech so far, shown to the language model before a turn's next segment; each costs a token of prompt.
+    model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU.
+    dtype, codec_dtype: of the two nets; dtype is of hf, None: float32 on a CPU, bfloat16 on a GPU. There is
+    no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice is taken from
+    (None: as much as in training). continuity_tokens: of the speech so far, shown to the language model
+    before a turn's next segment; each costs a token of prompt.
     max_streams: as hibari's.
     """
 
     max_streams: MaxStreams = None
     model: Path | None = None
-    lm: Literal["hf"] = "hf"
+    lm: Literal["hf", "openvino"] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] | None = None
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
     ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
     continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50
     latency: LatencySettings = LatencySettings()
+    openvino: OpenVinoSettings = OpenVinoSettings()
+
+    @property
+    def backend(self) -> str:
+        """What runs the language model."""
+        return self.lm or ("openvino" if self.device == "cpu" else "hf")
 
 
 class EngineSettings(Section):

@@ -45,6 +45,7 @@ def _scripted() -> SemanticLM:
 UNDER_TEST = [
     Case("scripted", _scripted, LENGTH, GLOBAL_TOKENS, draws=False),
     Case("hf", tiny_lm.lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
+    Case("openvino", tiny_lm.openvino_lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
 ]
 # so even that the tiny model speaks for a while
 SAMPLING = Sampling(temperature=3.0, top_k=0, top_p=1.0)
@@ -72,7 +73,8 @@ async def said(lm: SemanticLM, seed: int | None = LONG_SEED, prompt: tuple[int, 
 
 def test_every_backend_is_tested_and_can_be_named_in_the_settings() -> None:
     assert set(LMS) <= {case.name for case in UNDER_TEST}
-    assert set(get_args(SparkSettings.model_fields["lm"].annotation)) == set(LMS)
+    named, none = get_args(SparkSettings.model_fields["lm"].annotation)
+    assert (set(get_args(named)), none) == (set(LMS), type(None))
 
 
 async def test_it_says_semantic_codes_and_ends(case: Case, lm: SemanticLM) -> None:
@@ -165,6 +167,25 @@ async def test_a_reader_that_lingers_costs_no_steps(lm: SemanticLM) -> None:
         begun = lm.steps
         await asyncio.sleep(0.02)  # time for a step that nobody asked for
         assert lm.steps == begun
+
+
+async def test_no_step_begins_while_it_is_held(lm: SemanticLM) -> None:
+    async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED)) as groups:
+        await anext(groups)
+        begun = lm.steps
+        with lm.hold():
+            with lm.hold():
+                reading = asyncio.ensure_future(anext(groups))
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+            assert (lm.steps, reading.done()) == (begun, False)
+        assert await reading
+        with lm.hold():
+            reading = asyncio.ensure_future(anext(groups))
+            await asyncio.sleep(0)
+            reading.cancel()  # one that leaves need not wait
+            await asyncio.wait([reading])
+            assert reading.cancelled()
 
 
 async def test_closing_before_the_first_code_and_twice_is_fine(lm: SemanticLM) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from tts_plugin.config import OpenVinoSettings
 from tts_plugin.engines.spark.lm.hf import HfLM
+from tts_plugin.engines.spark.lm.openvino import OpenVinoLM, properties
+from tts_plugin.engines.spark.lm.openvino_net import Net, Reads
+from tts_plugin.engines.spark.lm.openvino_weights import Source, Weights, compressed
+from tts_plugin.engines.spark.lm_config import LmConfig
+from tts_plugin.engines.spark.model_files import ModelFiles
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 
 WORDS = 50  # text ids 0 .. 49
@@ -27,6 +35,15 @@ _FAMILIES = {
     "speed_label": 5,
     "pitch_value": 9,
     "speed_value": 7,
+}
+
+
+Told = Mapping[str, str | int]
+# Only the weights are compressed: what a step computes does not depend on who else is in it.
+EXACT: Told = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
 }
 
 
@@ -68,3 +85,24 @@ def saved(folder: Path, *, tied: bool = True) -> Path:
 
 def lm() -> HfLM:
     return HfLM(model, vocabulary())
+
+
+@cache
+def net() -> Net:
+    """The same model compiled by OpenVINO, as if loaded: a test need not wait. One LM at a time."""
+    with TemporaryDirectory() as folder:
+        return opened(saved(Path(folder)), Path(folder))
+
+
+def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8", told: Told | None = EXACT) -> Net:
+    """told: what OpenVINO is told besides the threads; None: as the engine does."""
+    files = ModelFiles(model_dir)
+    source = Source(files, LmConfig.read(files.lm_config), vocabulary(), weights)
+    place = compressed(source, cache_dir, lambda *_: None)
+    usual = properties(OpenVinoSettings(threads=1))
+    return Net(source, place, usual if told is None else {"INFERENCE_NUM_THREADS": 1, **told})
+
+
+def openvino_lm(load: Callable[[], Reads] = net) -> OpenVinoLM:
+    ids = vocabulary()
+    return OpenVinoLM(load, ids, tokens=ids.id_count + 6, context=512)

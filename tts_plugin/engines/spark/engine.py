@@ -31,6 +31,7 @@ from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
 from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Window, shape_of
+from tts_plugin.errors import NotInstalled
 from tts_plugin.playing import Playing
 from tts_plugin.text.numbers import spell_out
 from tts_plugin.timing import Count, Note
@@ -39,7 +40,10 @@ from tts_plugin.worker import SerialWorker
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
 
 # name in the settings -> "module:factory", imported on use
-LMS: dict[str, str] = {"hf": "tts_plugin.engines.spark.lm.hf:build"}
+LMS: dict[str, str] = {
+    "hf": "tts_plugin.engines.spark.lm.hf:build",
+    "openvino": "tts_plugin.engines.spark.lm.openvino:build",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,20 @@ async def _noting(codes: AsyncGenerator[list[int]], note: Note, count: Count) ->
 def build(settings: EngineSettings) -> Engine:
     spark = settings.spark
     checkpoint = Checkpoint.open(configured(spark))
-    module, _, factory = LMS[spark.lm].partition(":")
-    make = cast(Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory))
-    return SparkEngine(checkpoint, spark, make(checkpoint, spark))
+    return SparkEngine(checkpoint, spark, _lm(checkpoint, spark))
+
+
+def _lm(checkpoint: Checkpoint, spark: SparkSettings) -> SemanticLM:
+    name = spark.backend
+    module, _, factory = LMS[name].partition(":")
+    try:
+        make = cast(
+            Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory)
+        )
+    except ModuleNotFoundError as missing:
+        others = " or ".join(f"engine.spark.lm: {other}" for other in LMS if other != name)
+        raise NotInstalled(
+            f"language model backend {name} needs the module {missing.name}, not installed here: "
+            f'pip install "sparkvoice[{name}]", or set {others}'
+        ) from missing
+    return make(checkpoint, spark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +19,7 @@ from transformers.utils import logging
 from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.checkpoint import Checkpoint
+from tts_plugin.engines.spark.lm.gate import Gate
 from tts_plugin.engines.spark.lm.protocol import unheard
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
@@ -178,6 +179,7 @@ class HfLM:
         self._ids = ids
         self._loaded: _Loaded | None = None
         self._worker = SerialWorker("spark-lm")
+        self._gate = Gate()
 
     @classmethod
     def open(cls, model_dir: Path, ids: Vocabulary, *, dtype: str | None = None, device: str = "cpu") -> HfLM:
@@ -222,6 +224,9 @@ class HfLM:
             feed = [ids.global_first + codes[-1]]
         return tuple(codes)
 
+    def hold(self) -> AbstractContextManager[None]:
+        return self._gate.hold()
+
     async def warm_up(self) -> None:
         loaded, request = await self._begin(Sampling(), 0)
         feed = [self._ids.start_semantic] * PREFILL_TOKENS
@@ -246,7 +251,9 @@ class HfLM:
         request.tokens += len(feed)
         last = (len(feed) - 1) // PREFILL_TOKENS * PREFILL_TOKENS
         for at in range(0, last, PREFILL_TOKENS):
+            await self._gate.opened()
             await self._run(self._read, loaded, request, feed[at : at + PREFILL_TOKENS])
+        await self._gate.opened()
         return await self._run(self._draw, loaded, request, feed[last:], rows)
 
     def _require_fits(self, loaded: _Loaded, request: _Request, feed: Sequence[int]) -> None:

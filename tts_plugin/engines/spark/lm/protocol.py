@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tts_plugin.engine import Sampling
@@ -45,6 +46,11 @@ class SemanticLM(Protocol):
 
         The model draws pitch, speed and the codes, each from its own family; errors as `generate`.
         """
+        ...
+
+    def hold(self) -> AbstractContextManager[None]:
+        """No step begins while the block runs, so that something more urgent has the cores; the step that
+        runs goes on. Several may hold it at once. Entered on the event loop that the requests run on."""
         ...
 
     async def warm_up(self) -> None:
