@@ -39,7 +39,10 @@ from tts_plugin.worker import SerialWorker
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
 
 # name in the settings -> "module:factory", imported on use
-LMS: dict[str, str] = {"hf": "tts_plugin.engines.spark.lm.hf:build"}
+LMS: dict[str, str] = {
+    "hf": "tts_plugin.engines.spark.lm.hf:build",
+    "vllm": "tts_plugin.engines.spark.lm.vllm:build",
+}
 
 
 @dataclass(frozen=True, slots=True)
