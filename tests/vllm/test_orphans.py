@@ -91,9 +91,10 @@ def ready(port: int) -> bool:
         return False
 
 
-def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+def left_of(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that live after GONE_S."""
-    return psutil.wait_procs(processes, timeout=GONE_S)[1]
+    alive: list[psutil.Process] = psutil.wait_procs(processes, timeout=GONE_S)[1]
+    return alive
 
 
 async def speech_of(port: int) -> int:
@@ -126,7 +127,7 @@ async def test_a_server_with_vllm_speaks_and_its_end_leaves_no_process(
         assert any("EngineCore" in child.name() for child in children), children
         server.send_signal(number)
         assert server.wait(GONE_S) == (0 if number is signal.SIGTERM else -number)
-        assert not gone(children)
+        assert not left_of(children)
 
 
 def test_a_parent_that_dies_while_vllm_starts_leaves_no_process(config: Path) -> None:

@@ -51,7 +51,7 @@ class StaticSteps:
     @torch.inference_mode()
     def reset(self) -> None:
         """Forget the request before."""
-        self._cache.reset()
+        self._cache.reset()  # type: ignore[no-untyped-call]
         self._at = 0
 
     @torch.inference_mode()
@@ -78,13 +78,14 @@ class StaticSteps:
 
     @torch.inference_mode()
     def _captured(self) -> torch.cuda.CUDAGraph:
-        side = torch.cuda.Stream(self._device)
+        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_STEPS):
                 self._run(self._token, self._position)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # thread_local: the codec's thread may use the GPU meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._state = self._run(self._token, self._position)
         return graph

@@ -13,12 +13,12 @@ def unheard() -> None:
 
 
 class SemanticLM(Protocol):
-    """Writes the semantic codes of speech. One object serves many requests at once, in fair turns.
+    """Writes the semantic codes of speech. One object serves many requests at once, in fair turns."""
 
-    steps: how often it ran the model for a request, over all requests so far.
-    """
-
-    steps: int
+    @property
+    def steps(self) -> int:
+        """How often it ran the model for a request, over all requests so far."""
+        ...
 
     def generate(
         self,

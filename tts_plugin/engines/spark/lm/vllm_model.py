@@ -51,6 +51,8 @@ class SpeechQwen2(Qwen2ForCausalLM):  # type: ignore[misc]  # untyped where vLLM
         inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """States with the phase of each position in the last columns, [tokens, hidden + phases]."""
+        if input_ids is None:
+            raise ValueError("phases follow from token ids: this model takes no embeddings")
         states = super().forward(input_ids, positions, intermediate_tensors, inputs_embeds)
         return torch.cat((states, functional.embedding(input_ids, self.marks)), dim=-1)
 
