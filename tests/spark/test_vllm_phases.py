@@ -53,10 +53,3 @@ def test_without_vllm_the_error_says_where_to_read_how_it_is_installed(
     monkeypatch.setattr(vllm_engine, "find_spec", lambda name: None)
     with pytest.raises(NotInstalled, match=r"docs/vllm\.md"):
         build(Checkpoint.open(tiny_model), SparkSettings(lm="vllm"))
-
-
-def test_a_package_that_vllm_cannot_see_is_told(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_engine, "find_spec", lambda name: object())
-    monkeypatch.setattr(vllm_engine, "entry_points", lambda **which: ())
-    with pytest.raises(NotInstalled, match="installed with pip"):
-        build(Checkpoint.open(tiny_model), SparkSettings(lm="vllm"))

@@ -6,15 +6,14 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from tts_plugin.config import SparkSettings, prepare_for_vllm
 from tts_plugin.engine import Sampling
+from tts_plugin.engines.spark.lm.vllm_child import ARCHITECTURE, Child
 from tts_plugin.engines.spark.lm.vllm_phases import Phases
-from tts_plugin.engines.spark.lm.vllm_plugin import ARCHITECTURE
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 from tts_plugin.errors import BadRequest, ConfigError, EngineUnavailable, NotInstalled, SynthesisFailed
 
@@ -22,15 +21,12 @@ Finish = Literal["stop", "length", "abort", "error"]
 _CPU_KV_BYTES = 2**30
 _HOTTEST = 2.0
 _DIED = "the process of vLLM died; its log says why, and the next request starts another one"
-_INSTALL = "see docs/vllm.md"
 
 
 def require_vllm() -> None:
-    """Raise NotInstalled if vLLM is not in this environment, or does not know this package."""
+    """Raise NotInstalled if vLLM is not in this environment."""
     if find_spec("vllm") is None:
-        raise NotInstalled(f"lm: vllm needs vLLM, in an environment of its own: {_INSTALL}")
-    if not entry_points(group="vllm.general_plugins", name="sparkvoice"):
-        raise NotInstalled(f"lm: vllm needs sparkvoice installed with pip, not only on the path: {_INSTALL}")
+        raise NotInstalled("lm: vllm needs vLLM, in an environment of its own: see docs/vllm.md")
 
 
 class VllmEngine:
@@ -142,10 +138,15 @@ def start(model_dir: Path, ids: Vocabulary, settings: SparkSettings) -> VllmEngi
     """
     require_vllm()
     prepare_for_vllm(settings.device)
+    from vllm import ModelRegistry
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from tts_plugin.engines.spark.lm.vllm_model import SpeechQwen2
+
+    # the class, not its name, which vLLM would import in one more process to look at it
+    ModelRegistry.register_model(ARCHITECTURE, SpeechQwen2)
     on_cpu = settings.device == "cpu"
     if current_platform.device_type != settings.device:
         raise ConfigError(
@@ -162,6 +163,7 @@ def start(model_dir: Path, ids: Vocabulary, settings: SparkSettings) -> VllmEngi
         gpu_memory_utilization=settings.vllm.gpu_memory,
         kv_cache_memory_bytes=_CPU_KV_BYTES if on_cpu else None,
         enforce_eager=settings.vllm.eager or on_cpu,
+        additional_config=Child(),
         disable_log_stats=True,
     )
     try:
