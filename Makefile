@@ -19,10 +19,12 @@ test: $(VENV)/installed-dev
 	@test -x $(CHROMIUM) || echo "no Chromium: the browser tests are skipped (apt-get install chromium)"
 	$(BIN)/python -m pytest
 
-# one event loop for all: an engine of vLLM lives on one, and takes half a minute to start
+# one event loop for all: an engine of vLLM lives on one, and takes half a minute to start; it leaves two
+# contexts of zmq open
 test-vllm: $(VLLM)/installed
 	$(VLLM)/bin/python -m pytest tests/vllm tests/conformance/test_lm.py tests/spark/test_lm.py \
-		-o asyncio_default_fixture_loop_scope=session -o asyncio_default_test_loop_scope=session
+		-o asyncio_default_fixture_loop_scope=session -o asyncio_default_test_loop_scope=session \
+		-W "ignore:Unclosed context:ResourceWarning"
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

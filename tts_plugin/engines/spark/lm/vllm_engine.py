@@ -20,6 +20,7 @@ from tts_plugin.errors import BadRequest, ConfigError, EngineUnavailable, NotIns
 Finish = Literal["stop", "length", "abort", "error"]
 _CPU_KV_BYTES = 2**30
 _HOTTEST = 2.0
+_END_S = 5.0  # that the process may take to end by itself
 _DIED = "the process of vLLM died; its log says why, and the next request starts another one"
 
 
@@ -109,7 +110,7 @@ class VllmEngine:
 
     def shutdown(self) -> None:
         """End the process; blocks until it has, for some seconds at most."""
-        self._llm.shutdown()
+        self._llm.shutdown(timeout=_END_S)
 
     async def _counted(self) -> Any:
         outputs = await self._outputs()
