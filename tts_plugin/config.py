@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -82,6 +82,24 @@ class OpenVinoSettings(Section):
     pin: bool = False
 
 
+class HfSettings(Section):
+    """`lm: hf`. static_cache: caches of a fixed size, cache_tokens of prompt and speech (50 a second), used
+    again by one turn after another; on a GPU a CUDA graph runs each step. Meant for a GPU."""
+
+    static_cache: bool = False
+    cache_tokens: Annotated[int, Field(ge=256, le=32_768)] = 2048
+
+
+class VllmSettings(Section):
+    """`lm: vllm`. gpu_memory: share of the GPU's memory that it takes; the codec needs some of the rest.
+    max_requests: in one step; more wait. eager: no compiling and no CUDA graphs: starts sooner, runs slower
+    (on a CPU always)."""
+
+    gpu_memory: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    max_requests: Annotated[int, Field(ge=1, le=4096)] = 64
+    eager: bool = False
+
+
 class SparkSettings(Section):
     """The Spark-TTS engine.
 
@@ -95,7 +113,7 @@ class SparkSettings(Section):
 
     max_streams: MaxStreams = None
     model: Path | None = None
-    lm: Literal["hf", "openvino"] | None = None
+    lm: Literal["hf", "openvino", "vllm"] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] | None = None
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -103,6 +121,8 @@ class SparkSettings(Section):
     continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50
     latency: LatencySettings = LatencySettings()
     openvino: OpenVinoSettings = OpenVinoSettings()
+    hf: HfSettings = HfSettings()
+    vllm: VllmSettings = VllmSettings()
 
     @property
     def backend(self) -> str:
@@ -243,6 +263,20 @@ def layered(
 def variable(environ: Mapping[str, str], name: str) -> str | None:
     """The value of an environment variable; one that is empty counts as not set."""
     return environ.get(name, "").strip() or None
+
+
+def prepare_for_vllm(device: str, environ: MutableMapping[str, str] | None = None) -> None:
+    """Set what vLLM takes from the environment only; call it before vllm is imported, for it and its child.
+
+    What the user has set stays. Its own cores are taken for a CPU because by itself it leaves one unused.
+    """
+    env = os.environ if environ is None else environ
+    env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would share our threads' locks
+    env.setdefault("VLLM_NO_USAGE_STATS", "1")
+    env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    env.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is ours
+    if device == "cpu" and hasattr(os, "sched_getaffinity"):  # Linux
+        env.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(os.sched_getaffinity(0)))))
 
 
 def bundled(folder: Literal["voices", "configs"]) -> Traversable:

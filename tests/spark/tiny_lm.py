@@ -54,18 +54,18 @@ def vocabulary() -> Vocabulary:
 
 
 @cache
-def model(tied: bool = True) -> Qwen2ForCausalLM:
+def model(tied: bool = True, hidden: int = 32) -> Qwen2ForCausalLM:
     """The same weights every time; large ones, so that no two logits are close. Do not change it."""
     ids = vocabulary()
     config = Qwen2Config(
         vocab_size=ids.id_count + 6,  # rows of padding, as published
-        hidden_size=32,
+        hidden_size=hidden,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        initializer_range=0.3,
+        initializer_range=0.3 * (32 / hidden) ** 0.5,  # logits as far apart at any width
         tie_word_embeddings=tied,
         bos_token_id=0,
         eos_token_id=ids.eos,
@@ -77,9 +77,9 @@ def model(tied: bool = True) -> Qwen2ForCausalLM:
     return made
 
 
-def saved(folder: Path, *, tied: bool = True) -> Path:
+def saved(folder: Path, *, tied: bool = True, hidden: int = 32) -> Path:
     """A model directory with only its LLM part."""
-    model(tied).save_pretrained(folder / "LLM")
+    model(tied, hidden).save_pretrained(folder / "LLM")
     return folder
 
 
@@ -106,3 +106,7 @@ def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8", told: To
 def openvino_lm(load: Callable[[], Reads] = net) -> OpenVinoLM:
     ids = vocabulary()
     return OpenVinoLM(load, ids, tokens=ids.id_count + 6, context=512)
+
+
+def static_lm() -> HfLM:
+    return HfLM(model, vocabulary(), static_tokens=512)

@@ -43,6 +43,7 @@ _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, 
 LMS: dict[str, str] = {
     "hf": "tts_plugin.engines.spark.lm.hf:build",
     "openvino": "tts_plugin.engines.spark.lm.openvino:build",
+    "vllm": "tts_plugin.engines.spark.lm.vllm:build",
 }
 
 

@@ -19,6 +19,7 @@ from tts_plugin.engines.spark.bicodec.encoder import SemanticEncoder
 from tts_plugin.engines.spark.bicodec.generator import Generator, keep_of
 from tts_plugin.engines.spark.bicodec.mel import Mel
 from tts_plugin.engines.spark.bicodec.quantizers import Codebook
+from tts_plugin.engines.spark.bicodec.shapes import ROWS, TOKENS, rounded
 from tts_plugin.engines.spark.bicodec.speaker import SpeakerEncoder
 from tts_plugin.engines.spark.bicodec.weights import Weights
 from tts_plugin.errors import BadRequest
@@ -47,13 +48,16 @@ class BiCodec:
     prenet and the wave generator. Everything before a token is decided and up to the speaker's vector runs
     in float32 on the CPU (a 6 s clip: 40 ms of one core), so that tokens depend on neither.
 
+    fixed_shapes: whether `decode_windows` pads its batches to the few sizes of shapes.py; None: on a GPU,
+    where it was not run yet.
+
     rate: Hz. hop: samples a token. prenet_reach, generator_reach: tokens that each looks to either side;
     reach: their sum. semantic_codes, global_codes: how many different tokens there are of each kind.
     global_count: global tokens a voice. feature_width: channels of `encode_semantic`'s input.
     shortest_reference: least samples that `encode_global` takes.
     """
 
-    def __init__(self, weights: Weights, sizes: CodecSizes) -> None:
+    def __init__(self, weights: Weights, sizes: CodecSizes, *, fixed_shapes: bool | None = None) -> None:
         exact = weights.as_float32().on_cpu()
         self._encoder = SemanticEncoder(exact.at("encoder"), sizes.encoder)
         self._generator = Generator(weights.at("decoder"), sizes.decoder)
@@ -69,6 +73,8 @@ class BiCodec:
         self.sizes = sizes
         self.dtype = weights.dtype
         self.device = weights.device
+        on_gpu = weights.device.type == "cuda"
+        self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.rate = sizes.mel_params.sample_rate
         self.hop = sizes.decoder.hop
         self.prenet_reach = self._prenet.reach
@@ -117,8 +123,8 @@ class BiCodec:
             steering = self._steering(torch.stack([window.d_vector for window in windows]), len(rows))
             for window, row in zip(windows, rows, strict=True):
                 _check_emitted(window.emit_from, window.emit_to, len(row), least=1)
-            codes = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_CODE)
-            frames = self._frames(codes, steering, self._lengths([len(row) for row in rows]))
+            codes, lengths = self._batch(rows, PAD_CODE)
+            frames = self._frames(codes, self._for_rows(steering, len(codes)), lengths)
 
             firsts = [max(0, window.emit_from - self.generator_reach) for window in windows]
             lasts = [
@@ -129,8 +135,8 @@ class BiCodec:
                 frames[at, :, first:last].T
                 for at, (first, last) in enumerate(zip(firsts, lasts, strict=True))
             ]
-            batch = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True).transpose(1, 2)
-            wave = self._generator(batch, self._lengths([len(piece) for piece in pieces])).cpu()
+            batch, lengths = self._batch(pieces, 0)
+            wave = self._generator(batch.transpose(1, 2), lengths)[: len(windows)].cpu()
             return [
                 wave[at, (window.emit_from - first) * self.hop : (window.emit_to - first) * self.hop]
                 for at, (window, first) in enumerate(zip(windows, firsts, strict=True))
@@ -184,9 +190,21 @@ class BiCodec:
             raise BadRequest(f"speaker vectors should be {list(wanted)}, not {_shown(d_vector)}")
         return d_vector.to(self.device, self.dtype)
 
-    def _lengths(self, lengths: list[int]) -> Tensor | None:
-        """None if all are equal: then nothing is padding."""
-        return torch.tensor(lengths, device=self.device) if len(set(lengths)) > 1 else None
+    def _batch(self, rows: list[Tensor], padding: int) -> tuple[Tensor, Tensor | None]:
+        """Rows [T, ...] as one tensor [B, T, ...], and how long each is; None if nothing is padding."""
+        lengths = [len(row) for row in rows]
+        batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding)
+        if self.fixed_shapes:
+            count, longest = rounded(len(rows), ROWS), rounded(max(lengths), TOKENS)
+            wide = batch.new_full((count, longest, *batch.shape[2:]), padding)
+            wide[: len(rows), : batch.shape[1]] = batch
+            lengths += [longest] * (count - len(rows))  # rows that nobody reads
+            return wide, torch.tensor(lengths, device=self.device)
+        return batch, torch.tensor(lengths, device=self.device) if len(set(lengths)) > 1 else None
+
+    def _for_rows(self, steering: Tensor, count: int) -> Tensor:
+        """With zeros for the rows that nobody reads, [count, D]."""
+        return torch.nn.functional.pad(steering, (0, 0, 0, count - len(steering)))
 
     def _finite(self, values: Tensor, what: str) -> Tensor:
         if not values.isfinite().all():
