@@ -98,10 +98,7 @@ class BiCodec:
             _check_emitted(emit_from, emit_to, codes.shape[1])
             if emit_from == emit_to or not len(codes):
                 return torch.zeros(len(codes), (emit_to - emit_from) * self.hop)
-            first = max(0, emit_from - self.generator_reach)
-            last = min(codes.shape[1], emit_to + self.generator_reach)
-            wave = self._generator(self._frames(codes, steering)[..., first:last])
-            return wave[:, (emit_from - first) * self.hop : (emit_to - first) * self.hop].cpu()
+            return self._generator(self._frames(codes, steering), emit=(emit_from, emit_to)).cpu()
 
     def decode_windows(self, windows: Sequence[CodecWindow]) -> list[Tensor]:
         """Windows of any shapes as one batch; for each the samples of its emitted tokens, float32 [hop * n].
@@ -130,10 +127,15 @@ class BiCodec:
                 for at, (first, last) in enumerate(zip(firsts, lasts, strict=True))
             ]
             batch = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True).transpose(1, 2)
-            wave = self._generator(batch, self._lengths([len(piece) for piece in pieces])).cpu()
+            emitted = [
+                (window.emit_from - first, window.emit_to - first)
+                for window, first in zip(windows, firsts, strict=True)
+            ]
+            start, stop = min(first for first, _ in emitted), max(last for _, last in emitted)
+            wave = self._generator(batch, self._lengths([len(piece) for piece in pieces]), (start, stop)).cpu()
             return [
-                wave[at, (window.emit_from - first) * self.hop : (window.emit_to - first) * self.hop]
-                for at, (window, first) in enumerate(zip(windows, firsts, strict=True))
+                wave[at, (first - start) * self.hop : (last - start) * self.hop]
+                for at, (first, last) in enumerate(emitted)
             ]
 
     def speaker(self, global_tokens: Tensor) -> Tensor:
