@@ -158,7 +158,7 @@ class _Frames:
 
     def lengthen(self, x: Tensor, rate: int) -> None:
         self.x = x
-        self._at *= rate
+        self._at = self._at * rate  # never in place: traced, it is a tensor of the caller
         self._lengths = None if self._lengths is None else self._lengths * rate
 
 
