@@ -15,6 +15,8 @@ Wave = NDArray[np.float32]
 
 FULL_SCALE = 32767  # int16 value of float 1.0
 SILENT_DBFS = -120.0  # what `level_dbfs` reports for digital silence
+AUDIBLE_DBFS = -50.0  # a whisper on the line; breath and the noise of a codec lie below
+_AUDIBLE_S = 0.01  # judged over so much at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,17 @@ def level_dbfs(pcm: Pcm) -> float:
         return SILENT_DBFS
     rms = float(np.sqrt(np.mean(np.square(pcm.astype(np.float64))))) / FULL_SCALE
     return max(SILENT_DBFS, 20.0 * np.log10(rms)) if rms > 0 else SILENT_DBFS
+
+
+def first_audible(pcm: Pcm, rate: int) -> int | None:
+    """Index of the first sample of the first 10 ms that are louder than AUDIBLE_DBFS; None if none are."""
+    window = min(len(pcm), round(_AUDIBLE_S * rate))
+    if window == 0:
+        return None
+    rows = pcm[: len(pcm) // window * window].reshape(-1, window).astype(np.float64)
+    power = np.square(rows / FULL_SCALE).mean(axis=1)
+    loud = np.flatnonzero(power > 10 ** (AUDIBLE_DBFS / 10))
+    return int(loud[0]) * window if loud.size else None
 
 
 def faded_out(pcm: Pcm, samples: int) -> Pcm:

@@ -31,17 +31,23 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class HibariSettings(Section):
-    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn."""
+MaxStreams = Annotated[int | None, Field(ge=1)]  # turns that one engine speaks at once; None: as measured
 
+
+class HibariSettings(Section):
+    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn.
+    max_streams: turns at once (None: as measured, else what is known of it)."""
+
+    max_streams: MaxStreams = None
     gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
     ceiling_dbfs: Annotated[float, Field(ge=-20, le=0)] = -1.5
     threads: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class ToneSettings(Section):
-    """rate: Hz. seconds_per_char: how long a character sounds."""
+    """rate: Hz. seconds_per_char: how long a character sounds. max_streams: as hibari's."""
 
+    max_streams: MaxStreams = None
     rate: Annotated[int, Field(ge=RATES[0], le=RATES[1])] = 24_000
     seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
 
@@ -73,8 +79,10 @@ class SparkSettings(Section):
     openvino; None takes all cores. ref_s: how
     much of a reference clip a voice is taken from (None: as much as in training). continuity_tokens: of the
     speech so far, shown to the language model before a turn's next segment; each costs a token of prompt.
+    max_streams: as hibari's.
     """
 
+    max_streams: MaxStreams = None
     model: Path | None = None
     lm: Literal["hf"] = "hf"
     device: Literal["cpu", "cuda"] = "cpu"
@@ -109,7 +117,8 @@ class ServerSettings(Section):
     """The engine server's doors.
 
     port: 0 takes a free one. token: asked of every client if set. max_contexts: per connection.
-    origins: browser origins let in besides the server's own.
+    origins: browser origins let in besides the server's own. max_waiting: turns of an engine that wait
+    while it speaks as many as it can; max_wait_s: for how long, then they are refused.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -118,6 +127,8 @@ class ServerSettings(Section):
     max_connections: Annotated[int, Field(ge=1)] = 64
     max_contexts: Annotated[int, Field(ge=1)] = 32
     origins: tuple[str, ...] = ()
+    max_waiting: Annotated[int, Field(ge=0)] = 16
+    max_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
 
     @property
     def loopback_only(self) -> bool:

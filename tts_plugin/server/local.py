@@ -35,7 +35,7 @@ _BACK_OFF_S = 0.1  # after a child that did not come up; doubled with each in a 
 _CHECK_S = 10.0  # between two looks at a child that is up, and how long it may take to answer one
 _MISSED_CHECKS = 3  # in a row, after which it counts as hung; a busy machine misses one
 _QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
-_NEEDED = ("fastapi", "uvicorn")  # what the extra `server` brings
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client")  # what the extra `server` brings
 
 
 class LocalServer:

@@ -28,14 +28,14 @@ from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.model_files import configured
 from tts_plugin.engines.spark.noise import of_likely_length
 from tts_plugin.engines.spark.pace import Pace
-from tts_plugin.engines.spark.playing import Playing
 from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
 from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Window, shape_of
 from tts_plugin.errors import NotInstalled
+from tts_plugin.playing import Playing
 from tts_plugin.text.numbers import spell_out
-from tts_plugin.timing import Note
+from tts_plugin.timing import Count, Note
 from tts_plugin.worker import SerialWorker
 
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
@@ -158,7 +158,8 @@ class _Speech:
         generate = partial(self._generate, index)
         if self._is_noise:
             return of_likely_length(text, generate(text, 0))
-        return recovered(text, generate, hold=self._shape.first + self._shape.first_right)
+        hold = self._shape.first + self._shape.first_right
+        return recovered(text, generate, hold=hold, count=self._turn.count)
 
     def _generate(self, index: int, text: str, attempt: int) -> AsyncGenerator[list[int]]:
         """The codes of `text`; a later attempt has another seed, and nothing that may have misled it."""
@@ -172,7 +173,7 @@ class _Speech:
         seed = int(np.random.SeedSequence((self._seed, index, attempt)).generate_state(1)[0])
         note = self._turn.note
         codes = self._parts.lm.generate(prompt, self._sampling, seed, lambda: note("queue"))
-        return _noting(codes, note)
+        return _noting(codes, note, self._turn.count)
 
     async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
         self._turn.note("tokens")
@@ -181,8 +182,10 @@ class _Speech:
             self._speaker.d_vector,
             cut.emit_from - cut.ctx_from,
             cut.emit_to - cut.ctx_from,
+            due_s=self._playing.dry_at_s,
         )
         self._turn.note("vocoder")
+        self._turn.count("tokens_spoken", cut.tokens)
         return pcm
 
     def _handed_out(self, pcm: Pcm) -> Pcm:
@@ -190,10 +193,11 @@ class _Speech:
         return pcm
 
 
-async def _noting(codes: AsyncGenerator[list[int]], note: Note) -> AsyncGenerator[list[int]]:
+async def _noting(codes: AsyncGenerator[list[int]], note: Note, count: Count) -> AsyncGenerator[list[int]]:
     async with aclosing(codes):
         async for group in codes:
             note("prefill")
+            count("tokens", len(group))
             yield group
 
 
