@@ -15,7 +15,9 @@ from tts_plugin.engines.spark.bicodec import TINY, BiCodec, CodecWindow, load_bi
 from tts_plugin.engines.spark.bicodec.load import openvino_nets
 from tts_plugin.engines.spark.bicodec.random_weights import draw
 from tts_plugin.engines.spark.bicodec.weights import Stored, Weights
-from tts_plugin.errors import ConfigError
+from tts_plugin.config import SparkSettings
+from tts_plugin.engines.spark.engine import codec_runtime
+from tts_plugin.errors import ConfigError, NotInstalled
 
 IO = golden("tiny/io.npz")
 TOLERANCE = 1e-5
@@ -151,3 +153,15 @@ def test_other_weights_are_other_graphs(tmp_path: Path) -> None:
     names = {place_of(tmp_path, fingerprint, tiny().sizes) for fingerprint in ("one", "other")}
     names.add(place_of(tmp_path, "one", TINY))
     assert len(names) == 3
+
+
+def test_it_runs_the_codec_on_a_cpu_unless_it_is_not_installed_or_torch_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert codec_runtime(SparkSettings()) == "openvino"
+    assert codec_runtime(SparkSettings(codec="torch")) == "torch"
+    assert codec_runtime(SparkSettings(device="cuda")) == "torch"
+    monkeypatch.setattr("tts_plugin.engines.spark.engine.find_spec", lambda _: None)
+    assert codec_runtime(SparkSettings()) == "torch"
+    with pytest.raises(NotInstalled, match=r"pip install .*openvino.*codec: torch"):
+        codec_runtime(SparkSettings(codec="openvino"))

@@ -99,7 +99,7 @@ class SparkEngine:
                     self._checkpoint.path,
                     dtype=self._settings.codec_dtype,
                     device=self._settings.device,
-                    runtime=_codec_runtime(self._settings),
+                    runtime=codec_runtime(self._settings),
                     threads=self._settings.codec_threads,
                     cache=cache_folder(),
                 )
@@ -201,13 +201,13 @@ async def _noting(codes: AsyncGenerator[list[int]], note: Note, count: Count) ->
             yield group
 
 
-def _codec_runtime(settings: SparkSettings) -> Runtime:
+def codec_runtime(settings: SparkSettings) -> Runtime:
     """What runs the codec; NotInstalled if it was asked for and is not there."""
     installed = find_spec("openvino") is not None
     if settings.codec == "openvino" and not installed:
         raise NotInstalled(
-            'engine.spark.codec: openvino needs openvino, not installed here: pip install "sparkvoice[openvino]", '
-            "or set engine.spark.codec: torch"
+            "engine.spark.codec: openvino needs the module openvino, not installed here: "
+            'pip install "sparkvoice[openvino]", or set engine.spark.codec: torch'
         )
     return settings.codec or ("openvino" if settings.device == "cpu" and installed else "torch")
 

@@ -81,7 +81,9 @@ class UpConv:
         taps = -(-kernel // rate)
         if weights.used:
             phases = F.pad(weight, (0, taps * rate - kernel)).view(inputs, outputs, taps, rate)
-            self.weight = phases.flip(2).permute(1, 3, 0, 2).reshape(outputs * rate, inputs, taps).contiguous()
+            self.weight = (
+                phases.flip(2).permute(1, 3, 0, 2).reshape(outputs * rate, inputs, taps).contiguous()
+            )
             self.bias = bias.repeat_interleave(rate)
         self._rate = rate
         self._taps = taps

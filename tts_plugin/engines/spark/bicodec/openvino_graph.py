@@ -129,7 +129,9 @@ def _without_sines(model: Any) -> Any:
     )
     highest, *others = fit.convert(kind=np.polynomial.Polynomial).coef[::-1]
     for sine in [node for node in model.get_ops() if node.get_type_name() == "Sin"]:
-        square, *more = {user.get_node().get_friendly_name(): user.get_node() for user in _users(sine)}.values()
+        square, *more = {
+            user.get_node().get_friendly_name(): user.get_node() for user in _users(sine)
+        }.values()
         if more or square.get_type_name() != "Multiply":
             raise RuntimeError("the wave generator has a sine that is not squared")
         turns = ops.multiply(sine.input_value(0), _number(1 / np.pi))

