@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from tests.spark.codecs import TINY_DIR, WIDTHS, golden, tiny, tiny_random, worst
+from tts_plugin.config import SparkSettings
 from tts_plugin.engines.spark.bicodec import TINY, BiCodec, CodecWindow, load_bicodec
 from tts_plugin.engines.spark.bicodec.load import openvino_nets
 from tts_plugin.engines.spark.bicodec.random_weights import draw
 from tts_plugin.engines.spark.bicodec.weights import Stored, Weights
-from tts_plugin.config import SparkSettings
 from tts_plugin.engines.spark.engine import codec_runtime
 from tts_plugin.errors import ConfigError, NotInstalled
 

@@ -95,7 +95,8 @@ class UpConv:
         if keep is not None:
             x = x * keep
         phases = F.conv1d(x, self.weight, self.bias, padding=self._taps - 1)
-        y = phases.unflatten(1, (self._outputs, self._rate)).transpose(2, 3).flatten(2)
+        rows, _, places = phases.shape
+        y = phases.view(rows, self._outputs, self._rate, places).transpose(2, 3).flatten(2)
         return y[..., self._padding : self._padding + x.shape[-1] * self._rate]
 
     def sources(self, first: int, last: int) -> tuple[int, int]:

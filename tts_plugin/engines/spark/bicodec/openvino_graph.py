@@ -8,10 +8,11 @@ import os
 import secrets
 import shutil
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import openvino as ov
@@ -20,6 +21,7 @@ from openvino import opset13 as ops
 from torch import Tensor
 
 from tts_plugin.engines.spark.bicodec.config import CodecSizes
+from tts_plugin.engines.spark.bicodec.generator import Span
 from tts_plugin.engines.spark.bicodec.nets import nets_of, steered
 from tts_plugin.engines.spark.bicodec.weights import Weights
 from tts_plugin.errors import ConfigError
@@ -89,7 +91,8 @@ def converted(weights: Weights, sizes: CodecSizes) -> Graphs:
     frames = torch.zeros(1, sizes.decoder.input_channel, _TOKENS)
 
     def generated(x: Tensor, spans: Tensor, lengths: Tensor) -> Tensor:
-        return generator.run(x, [(span[0], span[1]) for span in spans.unbind()], lengths)
+        # tensors instead of integers, so that they are inputs of the graph
+        return generator.run(x, cast(Sequence[Span], [span.unbind() for span in spans.unbind()]), lengths)
 
     def steered_(vectors: Tensor, steering: Tensor, lengths: Tensor) -> Tensor:
         return steered(prenet, vectors, steering, lengths)
@@ -115,9 +118,9 @@ def _traced(call: Any, example: tuple[Tensor, ...]) -> Any:
     with torch.no_grad(), warnings.catch_warnings():
         # deprecated in favour of torch.export, from which OpenVINO has no lengths that are slice bounds
         warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
         # the check would trace it twice more: 13 of 19 s
-        script = torch.jit.trace(_Module(call), example, check_trace=False)
+        trace = cast(Callable[..., torch.jit.ScriptModule], torch.jit.trace)
+        script = trace(_Module(call), example, check_trace=False)
         return ov.convert_model(script, example_input=example)
 
 
