@@ -41,7 +41,11 @@ from tts_plugin.worker import SerialWorker
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
 
 # name in the settings -> "module:factory", imported on use
-LMS: dict[str, str] = {"hf": "tts_plugin.engines.spark.lm.hf:build"}
+LMS: dict[str, str] = {
+    "hf": "tts_plugin.engines.spark.lm.hf:build",
+    "openvino": "tts_plugin.engines.spark.lm.openvino:build",
+    "vllm": "tts_plugin.engines.spark.lm.vllm:build",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class SparkEngine:
                 )
                 codec = await self._worker.run(load)
                 speakers = Speakers(self._checkpoint, codec, self._lm, self._worker, self._settings.ref_s)
-                self._parts = _Parts(self._lm, Vocoder(codec, self._worker), speakers)
+                self._parts = _Parts(self._lm, Vocoder(codec, self._worker, hold=self._lm.hold), speakers)
             return self._parts
 
 
@@ -215,6 +219,20 @@ def codec_runtime(settings: SparkSettings) -> Runtime:
 def build(settings: EngineSettings) -> Engine:
     spark = settings.spark
     checkpoint = Checkpoint.open(configured(spark))
-    module, _, factory = LMS[spark.lm].partition(":")
-    make = cast(Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory))
-    return SparkEngine(checkpoint, spark, make(checkpoint, spark))
+    return SparkEngine(checkpoint, spark, _lm(checkpoint, spark))
+
+
+def _lm(checkpoint: Checkpoint, spark: SparkSettings) -> SemanticLM:
+    name = spark.backend
+    module, _, factory = LMS[name].partition(":")
+    try:
+        make = cast(
+            Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory)
+        )
+    except ModuleNotFoundError as missing:
+        others = " or ".join(f"engine.spark.lm: {other}" for other in LMS if other != name)
+        raise NotInstalled(
+            f"language model backend {name} needs the module {missing.name}, not installed here: "
+            f'pip install "sparkvoice[{name}]", or set {others}'
+        ) from missing
+    return make(checkpoint, spark)

@@ -18,8 +18,9 @@ from tts_plugin.engines.spark.bicodec.backbone import Prenet
 from tts_plugin.engines.spark.bicodec.config import CodecSizes
 from tts_plugin.engines.spark.bicodec.encoder import SemanticEncoder
 from tts_plugin.engines.spark.bicodec.mel import Mel
-from tts_plugin.engines.spark.bicodec.nets import Nets, TorchNets, nets_of, tokens_of
+from tts_plugin.engines.spark.bicodec.nets import Nets, TorchNets, nets_of
 from tts_plugin.engines.spark.bicodec.quantizers import Codebook
+from tts_plugin.engines.spark.bicodec.shapes import ROWS, TOKENS, rounded
 from tts_plugin.engines.spark.bicodec.speaker import SpeakerEncoder
 from tts_plugin.engines.spark.bicodec.weights import Weights
 from tts_plugin.errors import BadRequest
@@ -49,6 +50,9 @@ class BiCodec:
     before a token is decided and up to the speaker's vector runs in float32 on the CPU (a 6 s clip: 40 ms of
     one core), so that tokens depend on neither.
 
+    fixed_shapes: whether `decode_windows` pads its batches to the few sizes of shapes.py; None: on a GPU,
+    where it was not run yet.
+
     rate: Hz. hop: samples a token. prenet_reach, generator_reach: tokens that each looks to either side;
     reach: their sum. semantic_codes, global_codes: how many different tokens there are of each kind.
     global_count: global tokens a voice. feature_width: channels of `encode_semantic`'s input.
@@ -56,7 +60,14 @@ class BiCodec:
     once.
     """
 
-    def __init__(self, weights: Weights, sizes: CodecSizes, nets: Nets | None = None) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        sizes: CodecSizes,
+        nets: Nets | None = None,
+        *,
+        fixed_shapes: bool | None = None,
+    ) -> None:
         exact = weights.as_float32().on_cpu()
         self._encoder = SemanticEncoder(exact.at("encoder"), sizes.encoder)
         prenet, generator = nets_of(weights if nets is None else weights.unused(), sizes)
@@ -71,6 +82,8 @@ class BiCodec:
 
         self.sizes = sizes
         self.rows = self._nets.rows
+        on_gpu = nets is None and weights.device.type == "cuda"
+        self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.rate = sizes.mel_params.sample_rate
         self.hop = sizes.decoder.hop
         self.prenet_reach = prenet.reach
@@ -161,21 +174,23 @@ class BiCodec:
         return waves
 
     def _together(self, rows: list[Tensor], steering: Tensor, emitted: list[tuple[int, int]]) -> list[Tensor]:
-        codes = pad_sequence(rows, batch_first=True, padding_value=PAD_CODE)
-        lengths = tokens_of([len(row) for row in rows])
-        frames = self._nets.frames(self._codebook.look_up(codes), steering, lengths)
+        codes, lengths = self._batch(rows, PAD_CODE)
+        frames = self._nets.frames(
+            self._codebook.look_up(codes), self._for_rows(steering, len(codes)), lengths
+        )
         if lengths is None and len(set(emitted)) == 1:
-            return list(self._nets.wave(frames, emitted[0]))
+            return list(self._nets.wave(frames, None, emitted[0]))
         reach = self.generator_reach  # otherwise rows are moved, so that what they emit is side by side
         begins = [max(0, first - reach) for first, _ in emitted]
         pieces = [
             frames[at, :, begin : min(len(rows[at]), emitted[at][1] + reach)].T
             for at, begin in enumerate(begins)
         ]
-        batch = pad_sequence(pieces, batch_first=True).transpose(1, 2)
         wanted = [(first - begin, last - begin) for (first, last), begin in zip(emitted, begins, strict=True)]
-        start, stop = min(first for first, _ in wanted), max(last for _, last in wanted)
-        wave = self._nets.wave(batch, (start, stop), tokens_of([len(piece) for piece in pieces]))
+        batch, lengths = self._batch(pieces, 0)
+        emit = None if self.fixed_shapes else (min(one for one, _ in wanted), max(one for _, one in wanted))
+        start = 0 if emit is None else emit[0]
+        wave = self._nets.wave(batch.transpose(1, 2), lengths, emit)
         return [
             wave[at, (first - start) * self.hop : (last - start) * self.hop]
             for at, (first, last) in enumerate(wanted)
@@ -195,6 +210,22 @@ class BiCodec:
         if d_vector.shape != wanted:
             raise BadRequest(f"speaker vectors should be {list(wanted)}, not {_shown(d_vector)}")
         return d_vector.to("cpu", torch.float32)
+
+    def _batch(self, rows: list[Tensor], padding: int) -> tuple[Tensor, Tensor | None]:
+        """Rows [T, ...] as one tensor [B, T, ...], and how long each is; None if nothing is padding."""
+        lengths = [len(row) for row in rows]
+        batch = pad_sequence(rows, batch_first=True, padding_value=padding)
+        if self.fixed_shapes:
+            count, longest = rounded(len(rows), ROWS), rounded(max(lengths), TOKENS)
+            wide = batch.new_full((count, longest, *batch.shape[2:]), padding)
+            wide[: len(rows), : batch.shape[1]] = batch
+            lengths += [longest] * (count - len(rows))  # rows that nobody reads
+            return wide, torch.tensor(lengths)
+        return batch, torch.tensor(lengths) if len(set(lengths)) > 1 else None
+
+    def _for_rows(self, steering: Tensor, count: int) -> Tensor:
+        """With zeros for the rows that nobody reads, [count, D]."""
+        return torch.nn.functional.pad(steering, (0, 0, 0, count - len(steering)))
 
     def _finite(self, values: Tensor, what: str) -> Tensor:
         if not values.isfinite().all():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from tts_plugin.engines.spark.bicodec.backbone import Prenet
@@ -25,8 +24,10 @@ class Nets(Protocol):
         """
         ...
 
-    def wave(self, frames: Tensor, emit: tuple[int, int], lengths: Tensor | None = None) -> Tensor:
-        """Frames [B, C, T] to the float32 samples of tokens emit[0] .. emit[1] - 1, on the CPU."""
+    def wave(
+        self, frames: Tensor, lengths: Tensor | None = None, emit: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Frames [B, C, T] to the float32 samples of tokens emit[0] .. emit[1] - 1, on the CPU; None: all."""
         ...
 
     def warm_up(self) -> None:
@@ -49,7 +50,11 @@ class TorchNets:
         vectors = vectors.to(self._device, self._dtype)
         return steered(self._prenet, vectors, steering.to(self._device, self._dtype), self._here(lengths))
 
-    def wave(self, frames: Tensor, emit: tuple[int, int], lengths: Tensor | None = None) -> Tensor:
+    def wave(
+        self, frames: Tensor, lengths: Tensor | None = None, emit: tuple[int, int] | None = None
+    ) -> Tensor:
+        if emit is None:
+            return self._generator(frames, self._here(lengths)).cpu()
         return self._generator(frames, self._here(lengths), emit).cpu()
 
     def warm_up(self) -> None:
@@ -66,8 +71,3 @@ def steered(prenet: Prenet, vectors: Tensor, steering: Tensor, lengths: Tensor |
 
 def nets_of(weights: Weights, sizes: CodecSizes) -> tuple[Prenet, Generator]:
     return Prenet(weights.at("prenet"), sizes.prenet), Generator(weights.at("decoder"), sizes.decoder)
-
-
-def tokens_of(lengths: list[int]) -> Tensor | None:
-    """Lengths as a tensor; None if all are equal: then nothing is padding."""
-    return torch.tensor(lengths) if len(set(lengths)) > 1 else None

@@ -54,8 +54,11 @@ class OpenVinoNets:
         padded = F.pad(vectors, (0, missing))
         return self._run(self._prepare, padded, steering, torch.tensor([tokens]))[..., :tokens]
 
-    def wave(self, frames: Tensor, emit: tuple[int, int], lengths: Tensor | None = None) -> Tensor:
-        (first, last), tokens, reach = emit, frames.shape[-1], self._generator.reach
+    def wave(
+        self, frames: Tensor, lengths: Tensor | None = None, emit: tuple[int, int] | None = None
+    ) -> Tensor:
+        tokens, reach = frames.shape[-1], self._generator.reach
+        first, last = emit or (0, tokens)
         size = _step(last - first)
         start = last - size
         if start < reach:  # there is no room to the left, so what is too much is generated to the right
