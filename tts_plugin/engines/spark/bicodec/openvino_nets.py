@@ -38,7 +38,12 @@ class OpenVinoNets:
         self, graphs: Graphs, sizes: CodecSizes, *, bfloat16: bool = False, threads: int | None = None
     ) -> None:
         core = ov.Core()
-        told: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+        told: dict[str, Any] = {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+            # pinned, its threads wait for cores on which the language model's run
+            "ENABLE_CPU_PINNING": False,
+        }
         if threads is not None:
             told["INFERENCE_NUM_THREADS"] = threads
         if bfloat16 and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
