@@ -61,6 +61,9 @@ COMMANDS: dict[str, Command] = {
     "bench latency": Command(
         "tts_plugin.bench.latency:main", "time from text to sound", "hibari,server,livekit"
     ),
+    "bench sharing": Command(
+        "tts_plugin.bench.sharing:main", "Spark's two halves on one machine's cores", "spark"
+    ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
     "bench calls": Command("agent.bench.calls:main", "many telephone calls at once", "all"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),

@@ -103,7 +103,9 @@ class VllmSettings(Section):
 class SparkSettings(Section):
     """The Spark-TTS engine.
 
-    model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU.
+    model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU. codec: what
+    runs the codec; None: openvino on a CPU where it is installed, else torch. codec_threads: of the codec in
+    openvino; None takes all cores.
     dtype, codec_dtype: of the two nets; dtype is of hf, None: float32 on a CPU, bfloat16 on a GPU. There is
     no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice is taken from
     (None: as much as in training). continuity_tokens: of the speech so far, shown to the language model
@@ -116,7 +118,9 @@ class SparkSettings(Section):
     lm: Literal["hf", "openvino", "vllm"] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] | None = None
+    codec: Literal["torch", "openvino"] | None = None
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
+    codec_threads: Annotated[int | None, Field(ge=1, le=256)] = None
     ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
     continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50
     latency: LatencySettings = LatencySettings()
