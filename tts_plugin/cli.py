@@ -57,6 +57,12 @@ COMMANDS: dict[str, Command] = {
     "bench latency": Command(
         "tts_plugin.bench.latency:main", "time from text to sound", "hibari,server,livekit"
     ),
+    "bench concurrency": Command(
+        "tts_plugin.bench.concurrency:main", "many streams at once", "hibari,server"
+    ),
+    "bench capacity": Command(
+        "tts_plugin.bench.capacity:main", "how many streams this machine carries", "hibari,server"
+    ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),
 }
