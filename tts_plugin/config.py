@@ -35,13 +35,15 @@ MaxStreams = Annotated[int | None, Field(ge=1)]  # turns that one engine speaks 
 
 
 class HibariSettings(Section):
-    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn.
-    max_streams: turns at once (None: as measured, else what is known of it)."""
+    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one segment.
+    at_once: segments that are made beside each other. max_streams: turns at once (None: as measured, else
+    what is known of it)."""
 
     max_streams: MaxStreams = None
     gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
     ceiling_dbfs: Annotated[float, Field(ge=-20, le=0)] = -1.5
     threads: Annotated[int, Field(ge=1, le=64)] = 1
+    at_once: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class ToneSettings(Section):
