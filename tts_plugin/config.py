@@ -196,6 +196,12 @@ class Settings:
     document: Document
 
 
+def config_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The YAML where no argument names one: that of SPARKVOICE_CONFIG; None = the bundled one."""
+    named = variable(os.environ if environ is None else environ, "SPARKVOICE_CONFIG")
+    return None if named is None else Path(named).expanduser()
+
+
 def load_settings(
     path: Path | None = None,
     *,
@@ -203,14 +209,15 @@ def load_settings(
     server: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+    """Settings from `path` (None: SPARKVOICE_CONFIG's, else the bundled configs/default.yaml), or ConfigError
+    with file and line.
 
     Precedence: arguments (server={"port": 0}) > SPARKVOICE_* and SPARK_TTS_MODEL of `environ` > YAML >
     default.
     Without any folder of voices named, ./voices is used where there is one.
     """
     env = _Environment.read(os.environ if environ is None else environ)
-    document = read_config(path)
+    document = read_config(path or config_file(environ))
     engine_settings = layered(
         EngineSettings,
         "engine",
