@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from agent.media_io import QueueInput
 from agent.playout import Playout
@@ -52,6 +52,7 @@ class Line(Protocol):
         """Wait until the call is over: hung up by either side, handed over or lost; returns why."""
 
 
+@runtime_checkable
 class MediaLine(Line, Protocol):
     """A line whose audio goes through this process. LiveKit's lines have their audio in the room instead."""
 

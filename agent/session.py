@@ -18,6 +18,9 @@ from agent.brains import FaqBrain
 from agent.config import AgentSettings, LlmSettings, Settings
 from agent.echo_guard import EchoGuard, Sent
 from agent.faq import load_faq
+from agent.line_ear import LineEar, NoiseFloor
+from agent.media_io import QueueInput
+from agent.playout import Playout
 from agent.role_log import Event, RoleLog
 from agent.vad import VAD
 
@@ -76,6 +79,14 @@ def build_vad(settings: AgentSettings, sent: Sent | None) -> VAD:
     None: nobody knows, and echo is taken for the caller."""
     guard = EchoGuard(sent) if settings.echo_guard and sent is not None else None
     return VAD(guard=guard, min_silence_s=settings.min_silence_s)
+
+
+def build_line_vad(settings: AgentSettings, audio: QueueInput, playout: Playout) -> VAD:
+    """The VAD of a telephone call, adaptive to the line's noise. From now on `audio`, for the recogniser as
+    well, comes without the echo of what `playout` sends, unless the settings turn that off."""
+    if settings.echo_guard:
+        audio.hear_through(LineEar(playout).push)
+    return VAD(guard=NoiseFloor(), min_silence_s=settings.min_silence_s)
 
 
 def build_llm(settings: Settings) -> llm.LLM[Any]:

@@ -49,7 +49,7 @@ class Vocoder:
         self._worker = worker
         self._hold = hold
         self._clock = clock
-        self._schedule: Schedule[_Asked] = Schedule()
+        self._schedule: Schedule[_Asked] = Schedule(most=codec.rows)
         self._busy = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
