@@ -54,10 +54,10 @@ class Line(Protocol):
 
 @runtime_checkable
 class MediaLine(Line, Protocol):
-    """A line whose audio goes through this process. LiveKit's lines have their audio in the room instead."""
+    """A line whose audio goes through this process."""
 
     @property
-    def kind(self) -> Literal["twilio", "telnyx", "plivo", "audiosocket"]:
+    def kind(self) -> Literal["twilio", "telnyx", "plivo", "audiosocket", "livekit"]:
         """The transport, for metrics and the log."""
 
     @property

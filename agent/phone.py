@@ -115,12 +115,13 @@ class Receptionist:
         async with running as conversation:
             try:
                 self.meet(line, conversation)
-                await _until_over(line, conversation, bot)
+                await until_over(line, conversation, bot)
             finally:
                 over = True
 
 
-async def _until_over(line: MediaLine, conversation: Conversation, bot: Bot) -> None:
+async def until_over(line: Line, conversation: Conversation, bot: Bot) -> None:
+    """Wait until the line or the session is over; the bot attends meanwhile."""
     attending = asyncio.create_task(bot.attend(conversation), name="bot")
     ends = [
         asyncio.create_task(line.ended(), name="line's end"),

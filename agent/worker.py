@@ -21,8 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.assistant import Assistant
 from agent.config import Settings, load_settings, tell_jobs
+from agent.desk.bot import open_desk
 from agent.ears import STT, new_recogniser
 from agent.media_io import PlayoutOutput
+from agent.phone import Bot, PlainBot, until_over
 from agent.session import Seat, build_llm, build_session, build_vad, converse
 from agent.shared_ears import SharedEars, served
 from agent.transports.room import RATE, RoomCall, answered
@@ -166,31 +168,30 @@ async def _in_the_room(ctx: JobContext, settings: Settings, brain: Any) -> str:
 
 async def talk(call: RoomCall, settings: Settings, brain: Any) -> None:
     """Greet the caller of a call that is connected, and answer until it is over."""
-    async with (
-        TTS(voice=settings.agent.voice, rate=RATE) as mouth,
-        ears_of(settings) as ears,
-        converse(
-            build_session(
-                tts=mouth,
-                stt=ears,
-                llm=brain,
-                vad=build_vad(settings.agent, call.playout),
-                settings=settings.agent,
-            ),
-            Assistant(settings.agent),
-            audio_in=call.audio,
-            audio_out=PlayoutOutput(call.playout, rate=RATE),
-            seat=Seat(call.room, call.identity),
-        ) as conversation,
-    ):
-        ends = [asyncio.create_task(call.ended()), asyncio.create_task(conversation.closed())]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            call.hang_up("the conversation is over")
-        finally:
-            for task in ends:
-                task.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(open_desk(settings)) if settings.phone.desk else None
+        bot: Bot = desk.bot(call) if desk else PlainBot(Assistant(settings.agent))
+        mouth = await stack.enter_async_context(TTS(voice=settings.agent.voice, rate=RATE))
+        ears = await stack.enter_async_context(ears_of(settings))
+        session = build_session(
+            tts=mouth,
+            stt=ears,
+            llm=brain,
+            vad=build_vad(settings.agent, call.playout),
+            settings=settings.agent,
+        )
+        conversation = await stack.enter_async_context(
+            converse(
+                session,
+                bot.agent,
+                audio_in=call.audio,
+                audio_out=PlayoutOutput(call.playout, rate=RATE),
+                tell=bot.show,
+                seat=Seat(call.room, call.identity),
+            )
+        )
+        await until_over(call, conversation, bot)
+        call.hang_up("the conversation is over")
 
 
 async def _at_the_console(settings: Settings, brain: Any) -> str:

@@ -8,9 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 from livekit.agents import llm
 from livekit.protocol import models, room, sip
 
@@ -179,7 +181,7 @@ async def test_an_outbound_call_rings_and_is_greeted_when_it_is_answered() -> No
         picked_up.set()
         async with asyncio.timeout(10):
             assert await answered
-        (asked,) = parties.server.asked
+        asked = parties.server.asked[0]
         assert isinstance(asked, sip.CreateSIPParticipantRequest)
         assert (asked.sip_call_to, asked.sip_trunk_id, asked.sip_number, asked.wait_until_answered) == (
             "+15550123",
@@ -365,10 +367,18 @@ def transcript(stub: StubRoom) -> str:
 
 
 @pytest.mark.ears
-async def test_a_caller_on_the_telephone_asks_and_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the worker's own conversation: the engine server as a child, the voice, the ears, the FAQ."""
+async def test_a_caller_on_the_telephone_asks_is_answered_and_is_handed_over_by_a_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the worker's own conversation: the engine server as a child, the voice, the ears, the FAQ, the
+    desk."""
     monkeypatch.delenv("SPARKVOICE_URL", raising=False)
-    settings = load_settings(environ={})
+    desk = {
+        "keys": {"0": {"hand_over": True}},
+        "hand_over": {"to": "+15550199"},
+        "recording": {"folder": str(tmp_path), "consent": "We record."},
+    }
+    settings = load_settings(phone={"desk": desk}, environ={})
     brain = FaqBrain(load_faq(settings.agent.faq_source))
     (question,) = await spoken(("When are you open?",), 16_000)
     judge = new_recogniser(None)
@@ -382,8 +392,18 @@ async def test_a_caller_on_the_telephone_asks_and_is_answered(monkeypatch: pytes
                 parties.stub.speak(np.concatenate([question, silence(0.5, 16_000)]))
                 await quiet_after(parties.stub.ear, greeted)
                 assert "from 9 to 6" in (await words(judge, parties.stub.ear, greeted)).lower()
-                await parties.stub.leave()
+                await parties.stub.press("0")
                 await talking
+                assert await parties.call.ended() == "handed over"
+        asked = parties.server.asked[0]
+        assert isinstance(asked, sip.TransferSIPParticipantRequest)
+        assert asked.transfer_to == "tel:+15550199"
+        (recording,) = tmp_path.iterdir()
+        wave, rate = soundfile.read(recording)
+        caller, agent = wave[:, 0], wave[:, 1]
+        assert rate == RATE
+        assert min(np.abs(caller).max(), np.abs(agent).max()) > 0.05
+        assert 6 < len(wave) / rate < 60
     finally:
         await judge.aclose()
         LocalServer.shared().close()

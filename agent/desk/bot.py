@@ -186,6 +186,7 @@ class SupportBot:
                 self._line.playout.rate,
                 self._desk.scribe,
                 self._desk.clock,
+                caller_rate=self._line.audio.rate,
             )
             self._line.playout.tap(self._recording.agent)
             self._line.audio.tap(self._recording.caller)

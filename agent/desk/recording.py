@@ -11,6 +11,7 @@ import numpy as np
 
 from agent.desk.scribe import Scribe
 from tts_plugin.audio import Pcm, bytes_of, silence
+from tts_plugin.resample import StreamResampler
 from tts_plugin.timing import Clock
 
 _LATE_S = 0.3  # a channel is written up to here: what comes later than that was silence
@@ -52,13 +53,23 @@ class Channel:
 class Recording:
     """Runs from its making on. path: gets the file when it is finished, whole; until then it ends in .part.
 
-    rate: Hz of both directions. Everything is written by `scribe`.
+    rate: Hz of the file and of what the agent says; caller_rate: of what the caller says (None: the same).
+    Everything is written by `scribe`.
     """
 
-    def __init__(self, path: Path, rate: int, scribe: Scribe, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rate: int,
+        scribe: Scribe,
+        clock: Clock = time.monotonic,
+        *,
+        caller_rate: int | None = None,
+    ) -> None:
         self.path = path
         self._part = path.with_name(path.name + ".part")
         self._rate = rate
+        self._callers = StreamResampler(caller_rate or rate, rate)
         self._scribe = scribe
         self._clock = clock
         self._began_s = clock()
@@ -69,7 +80,7 @@ class Recording:
 
     def caller(self, pcm: Pcm) -> None:
         """The caller said this just now."""
-        self._push(self._caller, pcm)
+        self._push(self._caller, self._callers.push(pcm))
 
     def agent(self, pcm: Pcm) -> None:
         """The caller heard this just now."""
