@@ -11,7 +11,16 @@ from typing import Annotated
 from pydantic import Field
 
 from agent.desk.settings import DeskSettings
-from tts_plugin.config import ARGUMENTS, ENVIRONMENT, Section, bundled, layered, read_config, variable
+from tts_plugin.config import (
+    ARGUMENTS,
+    ENVIRONMENT,
+    Section,
+    bundled,
+    config_file,
+    layered,
+    read_config,
+    variable,
+)
 from tts_plugin.strict_yaml import BadYaml, Document, Json, Problem, Source
 
 INSTRUCTIONS = (
@@ -22,6 +31,7 @@ GREETING = "Hello! How can I help you today?"  # where neither the settings nor 
 DEFAULT_LLM = "gpt-4.1-mini"
 
 _DESK_PATHS = ("desk.log", "desk.recording.folder", "desk.languages.*.faq", "desk.languages.*.ears_model")
+EARS = "SPARKVOICE_EARS"  # set by a worker for its jobs, not by people
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -115,11 +125,13 @@ class LlmSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the agent side can be told. llm: None answers from the FAQ."""
+    """Everything the agent side can be told. llm: None answers from the FAQ. ears: the socket of a recogniser
+    that this worker's jobs share; None starts one of one's own."""
 
     agent: AgentSettings
     phone: PhoneSettings
     llm: LlmSettings | None
+    ears: Path | None = None
 
 
 def load_settings(
@@ -129,14 +141,15 @@ def load_settings(
     phone: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+    """Settings from `path` (None: SPARKVOICE_CONFIG's, else the bundled configs/default.yaml), or ConfigError
+    with file and line.
 
     Precedence: arguments (of the agent section), phone (of that one) > SPARKVOICE_VOICE, SPARKVOICE_FAQ,
     SPARKVOICE_EARS_MODEL and the carriers' secrets > YAML > default. OPENAI_API_KEY or LLM_BASE_URL asks
     for a language model, LLM_MODEL names it.
     """
     env = os.environ if environ is None else environ
-    document = read_config(path)
+    document = read_config(path or config_file(environ))
     told = {
         key: value
         for key in ("voice", "faq", "ears_model")
@@ -147,8 +160,12 @@ def load_settings(
     _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
     _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
     phone_layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: _secrets(env), ARGUMENTS: phone or {}}
+    ears = variable(env, EARS)
     return Settings(
-        agent, layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS), _llm(env)
+        agent,
+        layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS),
+        _llm(env),
+        None if ears is None else Path(ears),
     )
 
 
@@ -165,6 +182,17 @@ def _secrets(env: Mapping[str, str]) -> dict[str, Json]:
         if value := variable(env, f"SPARKVOICE_{carrier.upper()}_{key.upper()}"):
             found.setdefault(carrier, {})[key] = value
     return found
+
+
+def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None) -> None:
+    """Put into the environment what the processes that this one starts are to find there."""
+    os.environ["SPARKVOICE_URL"] = engine_url
+    if engine_token is not None:
+        os.environ["SPARKVOICE_TOKEN"] = engine_token
+    if ears is not None:
+        os.environ[EARS] = str(ears)
+    # neither of the models that come with livekit-agents is ours to use
+    os.environ["LIVEKIT_AGENTS_PRELOAD_LOCAL_INFERENCE"] = "0"
 
 
 def _require_there(

@@ -344,7 +344,11 @@ def test_serve_listens_says_where_and_ends_when_told_to() -> None:
         (["voice", "list"], 'no command "voice"; did you mean "voices"?'),
         (["voices"], "which one: voices list, voices check, voices enroll?"),
         (["voices", "chekc"], 'no command "voices chekc"; did you mean "voices check"?'),
-        (["bench"], "which one: bench fidelity, bench latency, bench turn, bench calls, bench bargein?"),
+        (
+            ["bench"],
+            "which one: bench fidelity, bench latency, bench sharing, bench concurrency, bench capacity, "
+            "bench turn, bench calls, bench bargein?",
+        ),
     ],
 )
 def test_an_unknown_command_names_the_nearest(

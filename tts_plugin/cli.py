@@ -64,6 +64,12 @@ COMMANDS: dict[str, Command] = {
     "bench sharing": Command(
         "tts_plugin.bench.sharing:main", "Spark's two halves on one machine's cores", "spark"
     ),
+    "bench concurrency": Command(
+        "tts_plugin.bench.concurrency:main", "many streams at once", "hibari,server"
+    ),
+    "bench capacity": Command(
+        "tts_plugin.bench.capacity:main", "how many streams this machine carries", "hibari,server"
+    ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
     "bench calls": Command("agent.bench.calls:main", "many telephone calls at once", "all"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),

@@ -35,13 +35,15 @@ MaxStreams = Annotated[int | None, Field(ge=1)]  # turns that one engine speaks 
 
 
 class HibariSettings(Section):
-    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn.
-    max_streams: turns at once (None: as measured, else what is known of it)."""
+    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one segment.
+    at_once: segments that are made beside each other. max_streams: turns at once (None: as measured, else
+    what is known of it)."""
 
     max_streams: MaxStreams = None
     gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
     ceiling_dbfs: Annotated[float, Field(ge=-20, le=0)] = -1.5
     threads: Annotated[int, Field(ge=1, le=64)] = 1
+    at_once: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class ToneSettings(Section):
@@ -194,6 +196,12 @@ class Settings:
     document: Document
 
 
+def config_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The YAML where no argument names one: that of SPARKVOICE_CONFIG; None = the bundled one."""
+    named = variable(os.environ if environ is None else environ, "SPARKVOICE_CONFIG")
+    return None if named is None else Path(named).expanduser()
+
+
 def load_settings(
     path: Path | None = None,
     *,
@@ -201,14 +209,15 @@ def load_settings(
     server: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+    """Settings from `path` (None: SPARKVOICE_CONFIG's, else the bundled configs/default.yaml), or ConfigError
+    with file and line.
 
     Precedence: arguments (server={"port": 0}) > SPARKVOICE_* and SPARK_TTS_MODEL of `environ` > YAML >
     default.
     Without any folder of voices named, ./voices is used where there is one.
     """
     env = _Environment.read(os.environ if environ is None else environ)
-    document = read_config(path)
+    document = read_config(path or config_file(environ))
     engine_settings = layered(
         EngineSettings,
         "engine",

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 import aiohttp
 
 BLOCK_S = 0.02
-STAGGER_S = 0.25  # between two calls' beginnings
+STAGGER_S = 0.5  # between two calls' beginnings
 SETTLED = 15  # blocks of an utterance before its pace is measured: the far end's buffer is filled by then
 GAP_S = 0.5  # a longer silence was meant
 SILENCE = b64encode(b"\xff" * 160).decode()

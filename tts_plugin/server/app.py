@@ -20,6 +20,7 @@ from tts_plugin.server.auth import Doors
 from tts_plugin.server.engines import Engines
 from tts_plugin.server.ledger import Ledger
 from tts_plugin.server.metrics import CONTENT_TYPE, Metrics
+from tts_plugin.server.openai import OpenAI
 from tts_plugin.server.stream import Limits, Streams
 from tts_plugin.voices import VoiceRegistry, described, open_registry
 from tts_plugin.wire import PATH
@@ -48,7 +49,9 @@ def create_app(
     worker = SerialWorker("voices")
     metrics = Metrics(admission.gates, lambda: streams.connections)
     ledger = Ledger(metrics)
-    streams = Streams(settings, voices, loaded, worker, ledger, limits or Limits())
+    limits = limits or Limits()
+    streams = Streams(settings, voices, loaded, worker, ledger, limits)
+    openai = OpenAI(settings, voices, loaded, worker, ledger, limits.stall_s)
 
     def to_warm() -> tuple[str, ...]:
         return (voices.default.engine,) if settings.engine.warm is None else settings.engine.warm
@@ -72,6 +75,7 @@ def create_app(
             warming.cancel()
             await asyncio.wait([warming])
             await loaded.aclose()
+            openai.close()
             worker.close()
 
     app = FastAPI(title="Sparkvoice engine", lifespan=lifespan, openapi_url=None)  # see docs/protocol.md
@@ -109,6 +113,7 @@ def create_app(
     async def stream(socket: WebSocket) -> None:
         await streams.serve(socket)
 
+    openai.add_to(app)
     return app
 
 
