@@ -13,8 +13,8 @@ from tests.engine_server import ProbedTone, client, running, settings_of
 from tests.engines import ProbeEngine, turn
 from tests.test_server import LONG, SENTENCE, until
 from tts_plugin import wire
-from tts_plugin.capacity import Capacity, save
-from tts_plugin.config import EngineSettings, Settings, ToneSettings
+from tts_plugin.capacity import Capacity, Machine, save
+from tts_plugin.config import EngineSettings, HibariSettings, Settings, ToneSettings
 from tts_plugin.engine import Segment
 from tts_plugin.errors import Overloaded, SynthesisFailed, retold, told
 from tts_plugin.server.admission import Admission, Admitted, Gate, max_streams
@@ -234,6 +234,15 @@ def test_the_setting_beats_what_was_measured_which_beats_the_guess(
     assert max_streams("tone", EngineSettings(tone=ToneSettings(max_streams=3))) == 3
     # it was measured with these settings, and chosen with those
     assert max_streams("tone", EngineSettings(tone=ToneSettings(seconds_per_char=0.5))) == guess
+
+
+def test_cores_that_hibari_does_not_use_carry_no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def guess(cpus: int, at_once: int) -> int:
+        monkeypatch.setattr(Machine, "this", lambda: Machine(cpus, "some", ()))
+        return max_streams("hibari", EngineSettings(hibari=HibariSettings(at_once=at_once)))
+
+    monkeypatch.setattr("tts_plugin.server.admission.load", lambda *_: None)  # nothing was measured
+    assert guess(1, 1) < guess(2, 1) == guess(64, 1) < guess(64, 8)
 
 
 # --- over the wire

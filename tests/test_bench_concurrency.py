@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from tts_plugin import capacity
 from tts_plugin.audio import AudioFrame, silence
 from tts_plugin.bench.capacity import most_that
 from tts_plugin.bench.chunks import CROSS_FADED, Chunker, ChunkPolicy, CrossFader
-from tts_plugin.bench.crowd import Take
+from tts_plugin.bench.crowd import Load, Take, gather
 from tts_plugin.bench.levels import level
 from tts_plugin.bench.listener import Listener
 from tts_plugin.bench.process import spent_by
+from tts_plugin.bench.speakers import cast, in_process
 from tts_plugin.cli import main
 from tts_plugin.config import load_settings
-from tts_plugin.engines.tone import tone
+from tts_plugin.engines.tone import ToneEngine, tone
+from tts_plugin.server.admission import Admitted, Gate
 
 RATE = 24_000
 
@@ -117,6 +120,15 @@ def test_a_turn_that_stays_silent_is_no_fast_turn() -> None:
 
 
 # --- the search
+
+
+async def test_a_turn_that_is_refused_is_an_error_of_its_level_and_the_others_go_on() -> None:
+    engine = Admitted(ToneEngine(), Gate("tone", streams=1, waiting=0, wait_s=0.0))
+    voice = cast(load_settings(engine={"voice": "tone"}), None)
+    stage = in_process(engine, voice, None, os.getpid())
+    takes = await gather(stage.open, Load(streams=8, seconds=1.5, tokens_per_s=300.0))
+    assert {take.error for take in takes} == {None, "overloaded"}
+    assert any(take.audio_s for take in takes)
 
 
 def carrying(limit: Callable[[int], int]) -> tuple[Callable[[int, int], Any], list[tuple[int, int]]]:

@@ -108,8 +108,8 @@ class SparkSettings(Section):
     model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU. codec: what
     runs the codec; None: openvino on a CPU where it is installed, else torch. codec_threads: of the codec in
     openvino; None takes all cores.
-    dtype, codec_dtype: of the two nets; dtype is of hf, None: float32 on a CPU, bfloat16 on a GPU. There is
-    no float16, in which this model speaks garbage. ref_s: how much of a reference clip a voice is taken from
+    dtype, codec_dtype: of the two nets; dtype is of hf and vllm (None: float32 on a CPU, else bfloat16). No
+    float16: in it this model speaks garbage. ref_s: how much of a reference clip a voice is taken from
     (None: as much as in training). continuity_tokens: of the speech so far, shown to the language model
     before a turn's next segment; each costs a token of prompt.
     max_streams: as hibari's.

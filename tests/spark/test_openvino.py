@@ -330,6 +330,18 @@ async def test_a_token_that_the_model_does_not_have_is_refused(watched: Watched)
 # --- memory
 
 
+def test_a_sequence_that_is_freed_as_its_read_begins_keeps_no_page(tmp_path: Path) -> None:
+    net = tiny_lm.opened(tiny_lm.saved(tmp_path), tmp_path)
+    past = Past()
+    net.read([Piece(past, PROMPT)])
+    net.free(past)  # by a reader who leaves after its step was handed to the thread
+    net.read([Piece(past, SPEECH[:1])])
+    other = Past()
+    net.read([Piece(other, PROMPT)])
+    net.free(other)
+    assert net.free_pages == net.pages
+
+
 async def test_memory_is_flat_over_many_utterances_of_which_a_third_is_cancelled() -> None:
     lm: OpenVinoLM = tiny_lm.openvino_lm()
     process = psutil.Process()

@@ -74,10 +74,17 @@ async def _call(
         takes.append(take)
         try:
             over_at_s = await _turn(open_turn(), load, draw, take)
-        except TTSError as error:
-            take.error = error.code
+        except* TTSError as failed:  # a group, since the writer is a task
+            take.error = _first_of(failed).code
             over_at_s = time.monotonic()
         await asyncio.sleep(max(0.0, over_at_s - time.monotonic()) + draw.exponential(_PAUSE_S))
+
+
+def _first_of(failed: ExceptionGroup[TTSError]) -> TTSError:
+    first: TTSError | ExceptionGroup[TTSError] = failed
+    while isinstance(first, ExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 async def _turn(spoken: Spoken, load: Load, draw: np.random.Generator, take: Take) -> float:

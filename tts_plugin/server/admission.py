@@ -18,7 +18,7 @@ from tts_plugin.timing import Clock
 
 log = logging.getLogger(__name__)
 
-_HIBARI_PER_CPU = 25  # it makes a second of speech in about 6 ms of one core
+_HIBARI_PER_CPU = 25  # of those that its threads keep busy, and one for all the rest
 _SPARK_GPU = 32
 _ANY_OTHER = 64
 _RETRY_S = (0.5, 30.0)  # bounds of what those who are refused are told
@@ -176,7 +176,8 @@ def max_streams(engine: str, settings: EngineSettings) -> int:
 def _guessed(engine: str, settings: EngineSettings, cpus: int) -> int:
     match engine:
         case "hibari":
-            return _HIBARI_PER_CPU * cpus
+            busy = settings.hibari.at_once * settings.hibari.threads + 1
+            return _HIBARI_PER_CPU * min(cpus, busy)
         case "tone":
             return 500
         case "spark":

@@ -86,7 +86,7 @@ class Net:
 
     def read(self, pieces: Sequence[Piece], every: bool = False) -> Read:
         """Read all pieces at once. every: a row a token, not only of the last ones."""
-        self._collect()
+        self._collect([piece.sequence for piece in pieces])
         tokens = sum(len(piece.ids) for piece in pieces)
         if tokens == 1:
             # One row alone is computed otherwise than the same row among others, by up to 2 % of the largest
@@ -132,11 +132,16 @@ class Net:
                 self._grow(2 * self._pages)
             sequence.pages.append(self._free.pop())
 
-    def _collect(self) -> None:
-        while self._freed:
+    def _collect(self, used: Sequence[Past]) -> None:
+        """Take back the pages of what was freed. One that is freed as its read begins gets pages in that
+        read yet, which nobody would free any more, so it is taken back by the next."""
+        for _ in range(len(self._freed)):
             sequence = self._freed.popleft()
-            self._free += sequence.pages
-            sequence.pages = []
+            if sequence in used:
+                self._freed.append(sequence)
+            else:
+                self._free += sequence.pages
+                sequence.pages = []
 
     def _grow(self, pages: int) -> None:
         for port in self._caches:
