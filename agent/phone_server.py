@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -210,7 +211,10 @@ class PhoneServer:
             # behind a proxy everybody comes by loopback
             if self._doors.public_url is not None or not is_loopback(request.remote or ""):
                 raise Unauthorized("set SPARKVOICE_TOKEN and send it as a bearer token")
-        elif request.headers.get("Authorization") != f"Bearer {token}":
+        elif not hmac.compare_digest(
+            request.headers.get("Authorization", "").encode(errors="surrogateescape"),
+            f"Bearer {token}".encode(),
+        ):
             raise Unauthorized("send SPARKVOICE_TOKEN as a bearer token")
         return web.Response(body=self._calls.exposition(), headers={"Content-Type": _PROMETHEUS})
 

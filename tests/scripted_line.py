@@ -25,6 +25,7 @@ class ScriptedLine:
         self.far_end = Handset(RATE)
         self.transferred: list[str] = []
         self.refuses = refuses
+        self.carrier_s = 0.0  # how long the carrier takes to hand somebody over
         self.why: str | None = None
         self._ended = asyncio.Event()
         self._on_digit: Callable[[str], None] | None = None
@@ -52,6 +53,7 @@ class ScriptedLine:
                 self._on_digit(digit)
 
     async def transfer(self, target: str) -> None:
+        await asyncio.sleep(self.carrier_s)
         if self.refuses is not None:
             raise TransferFailed(self.refuses)
         self.transferred.append(target)

@@ -200,6 +200,34 @@ async def test_a_call_has_an_end_even_while_the_agent_speaks() -> None:
         await call.until(lambda: call.line.why is not None)
 
 
+@pytest.mark.parametrize("refuses", [None, "busy"])
+async def test_a_call_whose_time_is_up_while_it_is_handed_over_is_handed_over_first(
+    refuses: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = settings(
+        {
+            "limit": {"call_s": 0.5, "warning_s": 0, "goodbye": "Time is up."},
+            "hand_over": {"to": "+15550100", "say": "I connect you with a colleague.", "failed": "No."},
+            "keys": {"0": {"hand_over": True}},
+        }
+    )
+    async with answered(told, refuses=refuses) as call:
+        call.line.carrier_s = 0.5
+        call.line.press("0")
+        await call.until(lambda: call.line.why is not None)
+    assert ("Time is up." in call.said) == (refuses is not None)
+    assert call.line.transferred == ([] if refuses else ["+15550100"])
+    assert "a call failed" not in caplog.text
+
+
+async def test_a_call_ends_also_when_its_last_words_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.desk.bot._LAST_WORDS_S", 0.2)
+    told = settings({"keys": {"#": {"hang_up": True}}, "goodbye": "Goodbye, " * 50})
+    async with answered(told) as call:
+        call.line.press("#")
+        await call.until(lambda: call.line.why == "the agent said goodbye")
+
+
 async def test_a_key_changes_the_language(tmp_path: Path) -> None:
     faq = tmp_path / "faq.yaml"
     faq.write_text(

@@ -32,6 +32,7 @@ from tts_plugin.errors import ConfigError
 from tts_plugin.timing import Clock
 
 _LOOK_S = 0.1  # how often it is looked whether something is due
+_LAST_WORDS_S = 20.0  # for goodbye: a noisy line pauses it again and again, and a call has an end
 _MAX_WISHES = 16  # that may wait; a caller who holds keys down is not served faster
 
 log = logging.getLogger("sparkvoice.desk")
@@ -138,6 +139,7 @@ class SupportBot:
         self._wishes: asyncio.Queue[Wish] = asyncio.Queue(_MAX_WISHES)
         self._conversation: Conversation | None = None
         self._recording: Recording | None = None
+        self._handing_over = False
         self._why = "the agent hung up"
         name = file_name(line.call, desk.now())
         self._log = (
@@ -224,6 +226,8 @@ class SupportBot:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
+            if self._handing_over:
+                continue  # the call is the carrier's for now: hanging up would lose the caller
             due = self._patience.due(self._desk.clock())
             if due is None:
                 continue
@@ -242,8 +246,9 @@ class SupportBot:
             self._note("hand_over", done=False, why="nobody to hand over to")
             self._begin(told.failed)
         else:
-            await self._say(told.say, interruptible=False)
+            self._handing_over = True
             try:
+                await self._say(told.say, interruptible=False)
                 await self._line.transfer(told.to)
             except TransferFailed as error:
                 log.warning("a call was not handed over: %s", error)
@@ -251,9 +256,16 @@ class SupportBot:
                 self._begin(told.failed)
             else:
                 self._note("hand_over", done=True)
+            finally:
+                self._handing_over = False
+                self._patience.alive(self._desk.clock())
 
     async def _hang_up(self, text: str, why: str) -> None:
-        await self._say(text)
+        try:
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._say(text)
+        except TimeoutError:
+            log.warning("a call's last words took longer than %.0f s", _LAST_WORDS_S)
         self._line.hang_up(why)
 
     async def _speak(self, tongue: Tongue) -> None:

@@ -8,7 +8,7 @@ _SHOWN = 2  # last digits: enough to find a call again, too few to place one
 _LEAST = 5  # digits that may be a telephone number; four are a year or an hour
 _NUMBER = re.compile(r"\+?\d(?:[\s().\-/]{0,2}\d)+")
 _WORD = r"(?:zero|oh|one|two|three|four|five|six|seven|eight|nine|double|triple|\d)"
-_SPELT = re.compile(rf"\b{_WORD}(?:[\s,.\-]+{_WORD}){{{_LEAST - 1},}}\b", re.IGNORECASE)
+_SPELT = re.compile(rf"\b{_WORD}(?:[\s,;.\-]+{_WORD}){{{_LEAST - 1},}}\b", re.IGNORECASE)
 
 
 def masked(text: str) -> str:

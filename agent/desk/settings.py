@@ -133,7 +133,7 @@ class KeySettings(Section):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if len(self.model_fields_set) != 1:
+        if sum(map(bool, (self.ask, self.hand_over, self.language, self.stop_recording, self.hang_up))) != 1:
             raise ValueError("a key does one thing: ask, hand_over, language, stop_recording or hang_up")
         return self
 
