@@ -49,6 +49,17 @@ class Call:
     async def hears(self, text: str) -> None:
         await self.until(lambda: text in self.said)
 
+    async def replied(self, text: str, times: int = 1) -> None:
+        """Until so many turns of the agent in the history end with `text`."""
+
+        def there() -> bool:
+            assert self.conversation is not None
+            said = self.conversation.session.history.messages()
+            ends = [message for message in said if (message.text_content or "").strip().endswith(text)]
+            return len(ends) >= times
+
+        await self.until(there)
+
     async def silent(self) -> None:
         """Until the agent has said all it wanted to."""
         await self.until(lambda: self.line.playout.idle)
@@ -254,13 +265,11 @@ async def test_what_was_said_is_written_down_with_no_telephone_number(tmp_path: 
     async with answered(told, replies=["It is 020 7946 0123."]) as call:
         await call.hears("there.")
         await call.silent()
+        await call.replied(HELLO)
         call.ears.hear("my number is 0207 946 0123")
-        await call.hears("0123.")
-        await call.silent()
+        await call.replied("0123.")
         call.line.press("1")
-        await call.until(lambda: call.said.count("0123.") == 2)
-        await call.silent()
-        await asyncio.sleep(0.2)
+        await call.replied("0123.", times=2)
     (path,) = (tmp_path / "calls").iterdir()
     text = path.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -290,6 +299,14 @@ async def test_a_recording_begins_after_it_has_been_announced_and_keeps_both_sid
     assert 0.3 < np.count_nonzero(both[:, 1]) / 8000 < len(HELLO) * 0.04 + 0.3
     assert np.abs(both[:, 0]).max() > 500
     assert seconds < 5
+
+
+async def test_nobody_is_recorded_whom_the_announcement_did_not_reach(tmp_path: Path) -> None:
+    told = settings({"recording": {"folder": str(tmp_path), "consent": "..."}})  # nothing to be heard
+    async with answered(told) as call:
+        await call.hears("there.")
+        await call.replied(HELLO)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_caller_who_does_not_want_to_be_recorded_is_not(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, assert_never
 
 from livekit.agents import NOT_GIVEN, Agent, AgentSession, llm, stt
@@ -23,7 +24,7 @@ from agent.desk.recording import Recording
 from agent.desk.scribe import Scribe
 from agent.desk.settings import DeskSettings, KeySettings, LanguageSettings
 from agent.ears import STT
-from agent.faq import load_faq
+from agent.faq import load_faq, words_of
 from agent.line import Line, MediaLine, TransferFailed
 from agent.role_log import Event
 from agent.session import Conversation
@@ -163,10 +164,10 @@ class SupportBot:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._note_end(), name="call's end")
+                tasks.create_task(self._watch(), name="patience")
                 await self._welcome()
                 self._line.on_digit(self._pressed)
                 tasks.create_task(self._fulfil(), name="desk")
-                tasks.create_task(self._watch(), name="patience")
         finally:
             self._finish()
 
@@ -182,21 +183,24 @@ class SupportBot:
         recorded = self._settings.recording
         if recorded is not None and isinstance(self._line, MediaLine):
             # to be heard whole: who is recorded has been told
-            await self._say(recorded.consent, interruptible=False)
-            self._recording = Recording(
-                recorded.folder / self._recording_name,
-                self._line.playout.rate,
-                self._desk.scribe,
-                self._desk.clock,
-                caller_rate=self._line.audio.rate,
-            )
-            self._line.playout.tap(self._recording.agent)
-            self._line.audio.tap(self._recording.caller)
+            told = await self._say(recorded.consent, interruptible=False)
+            if told:
+                self._record(self._line, recorded.folder / self._recording_name)
+            else:
+                log.error("a call is not recorded: its announcement was not heard")
+                self._note("not_recorded")
         greeting = greeting_of(self._desk.greeting, self._session.llm)
         if self._settings.closed is not None and not self._desk.open:
             greeting = self._settings.closed
         if greeting:
             self._begin(greeting)
+
+    def _record(self, line: MediaLine, path: Path) -> None:
+        self._recording = Recording(
+            path, line.playout.rate, self._desk.scribe, self._desk.clock, caller_rate=line.audio.rate
+        )
+        line.playout.tap(self._recording.agent)
+        line.audio.tap(self._recording.caller)
 
     def _pressed(self, digit: str) -> None:
         self._patience.alive(self._desk.clock())
@@ -314,11 +318,14 @@ class SupportBot:
         except RuntimeError:  # the session has just closed, and with it the call is over
             return None
 
-    async def _say(self, text: str, *, interruptible: bool = True) -> None:
-        """Until it has been heard, or cut off."""
+    async def _say(self, text: str, *, interruptible: bool = True) -> bool:
+        """Until it is over; whether it was heard to its end."""
         speech = self._begin(text, interruptible=interruptible)
-        if speech is not None:
-            await speech.wait_for_playout()
+        if speech is None:
+            return False
+        await speech.wait_for_playout()
+        heard = [item.text_content or "" for item in speech.chat_items if isinstance(item, llm.ChatMessage)]
+        return words_of(" ".join(heard)) == words_of(text) != []
 
     def _note(self, what: str, **facts: str | bool | float) -> None:
         if self._log:
