@@ -21,9 +21,12 @@ class Assistant(Agent):
         self._greeting = settings.greeting
 
     async def on_enter(self) -> None:
-        greeting = self._greeting
-        if greeting is None:
-            brain = self.session.llm
-            greeting = brain.greeting if isinstance(brain, FaqBrain) else GREETING
-        if greeting.strip():
-            self.session.say(greeting.strip())
+        if greeting := greeting_of(self._greeting, self.session.llm):
+            self.session.say(greeting)
+
+
+def greeting_of(told: str | None, brain: object) -> str:
+    """What is said first: `told`, or if that is None what `brain` has; "" says nothing."""
+    if told is None:
+        return brain.greeting if isinstance(brain, FaqBrain) else GREETING
+    return told.strip()

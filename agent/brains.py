@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from livekit.agents import llm, utils
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr
 
 from agent.faq import Entry, Faq, Matcher, words_of
+from agent.read_out import digit_by_digit
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool to be called, by its name."""
+
+    tool: str
 
 
 class FaqBrain(llm.LLM[str]):
-    """Answers the last thing the user said, word by word; tools are ignored.
+    """Answers the last thing the user said, word by word.
 
     A context in which the user has said nothing gets the greeting, an empty question a request to repeat it,
-    a question that no entry covers the fallback. word_s: seconds between words, as a fast model takes.
+    a question that no entry covers the fallback. An entry whose action is the name of a tool that there is
+    calls that tool instead. word_s: seconds between words, as a fast model takes.
     """
 
     def __init__(self, faq: Faq, *, word_s: float = 0.004) -> None:
@@ -39,13 +50,38 @@ class FaqBrain(llm.LLM[str]):
 
     def answer(self, chat_ctx: llm.ChatContext) -> str:
         """What is to be said next in this conversation."""
+        said = self.decided(chat_ctx, ())
+        assert isinstance(said, str), "no tool is called where there is none"
+        return said
+
+    def decided(self, chat_ctx: llm.ChatContext, tools: Collection[str]) -> str | Call:
+        """What is to be said next, or which of `tools` is to be called."""
         question = _last_question(chat_ctx)
         if question is None:
             return self.greeting
         if not words_of(question):
             return self._faq.again
         match = self._matcher.find(question)
-        return self._faq.lost if match is None else _in_turn(match.entry, chat_ctx)
+        if match is None:
+            return self._faq.lost
+        entry = match.entry
+        if entry.action is not None and entry.action in tools:
+            return Call(entry.action)
+        said = self._last_answer(chat_ctx)
+        if entry.action == "repeat" and said:
+            return said
+        if entry.action == "spell" and (spelt := digit_by_digit(said)):
+            return spelt
+        return _in_turn(entry, chat_ctx)
+
+    def _last_answer(self, chat_ctx: llm.ChatContext) -> str:
+        """What the agent said last; whole, if it was cut off and is known."""
+        for message in reversed(chat_ctx.messages()):
+            said = message.text_content or ""
+            if message.role == "assistant" and words_of(said):
+                known = (self._faq.greeting, *(text for entry in self._faq.entries for text in entry.answer))
+                return next((text for text in known if _begins(text, said)), said)
+        return ""
 
     def chat(
         self,
@@ -78,7 +114,14 @@ class _Answer(llm.LLMStream):
 
     async def _run(self) -> None:
         request = utils.shortuuid("faq_")
-        words = re.findall(r"\S+\s*", self._brain.answer(self._chat_ctx))
+        tools = {tool.id for tool in self._tools if isinstance(tool, llm.FunctionTool)}
+        decided = self._brain.decided(self._chat_ctx, tools)
+        if isinstance(decided, Call):
+            call = llm.FunctionToolCall(name=decided.tool, arguments="{}", call_id=utils.shortuuid("call_"))
+            delta = llm.ChoiceDelta(role="assistant", tool_calls=[call])
+            self._event_ch.send_nowait(llm.ChatChunk(id=request, delta=delta))
+            return
+        words = re.findall(r"\S+\s*", decided)
         for word in words:
             delta = llm.ChoiceDelta(role="assistant", content=word)
             self._event_ch.send_nowait(llm.ChatChunk(id=request, delta=delta))

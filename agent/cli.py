@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 from aioice.ice import get_host_addresses
@@ -19,24 +18,20 @@ from aioice.ice import get_host_addresses
 from agent.browser import Talker
 from agent.config import Settings as AgentSide
 from agent.config import load_settings as load_agent_side
-from agent.ears import STT
-from agent.session import build_llm
+from agent.parts import open_parts, who_answers
+from agent.serving import serving, until_a_signal
 from agent.transports.ice import IceOptions
-from agent.web import Converse, Doors, ListVoices, Offered, build_app, serving
-from tts_plugin import TTS
+from agent.web import Converse, Doors, ListVoices, Offered, build_app
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.config import Settings, load_settings
 from tts_plugin.errors import ConfigError, EngineUnavailable
 from tts_plugin.hosts import is_loopback
 from tts_plugin.link import Address
 from tts_plugin.listener import listen
-from tts_plugin.server.local import LocalServer
-from tts_plugin.strict_yaml import shown
 
 PORT = 8080
 HTTP_S = 5.0
 ANYWHERE = ("0.0.0.0", "::")  # hosts that are every address of the machine
-OPENAI = "https://api.openai.com/v1"
 
 
 def call(argv: Sequence[str]) -> int | None:
@@ -72,7 +67,7 @@ def call(argv: Sequence[str]) -> int | None:
     doors = Doors(token, (*names, own), args.max_calls, IceOptions(tuple(args.ice)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     where = _Entrance(args.host, args.port, names, doors)
-    return asyncio.run(_until_a_signal(_serve(engine_side, agent_side, args.config, where)))
+    return asyncio.run(until_a_signal(_serve(engine_side, agent_side, args.config, where)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +78,6 @@ class _Entrance:
     port: int
     names: Sequence[str]
     doors: Doors
-
-
-async def _until_a_signal(serving: Coroutine[None, None, None]) -> None:
-    """Serve until SIGINT or SIGTERM, which also end it while it still starts."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait(), name="a signal")
-    served = asyncio.create_task(serving, name="page")
-    await asyncio.wait([stopped, served], return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopped, served):
-        task.cancel()
-    await asyncio.wait([stopped, served])
-    if not served.cancelled():
-        served.result()  # why it ended by itself
 
 
 async def _serve(
@@ -124,33 +103,15 @@ async def agent_behind_the_page(
     engine_side: Settings, agent_side: AgentSide, config: Path | None
 ) -> AsyncIterator[tuple[Converse, ListVoices]]:
     """What talks to callers and what lists its voices; warm, and ended with the block."""
-    await _engine_server(engine_side, config)  # what does not work is said before anything else is loaded
-    brain = build_llm(agent_side)
     async with (
-        STT(agent_side.agent.ears_model) as ears,
+        open_parts(engine_side, agent_side, config) as parts,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HTTP_S)) as http,
     ):
-        ears.prewarm()
-
-        # asked for anew each time: a child that lost its port when it died has another one now
-        async def make_tts(voice: str | None) -> TTS:
-            where = await _engine_server(engine_side, config)
-            return TTS(voice=voice, url=where.url, token=where.token)
 
         async def voices() -> Sequence[Offered]:
-            where = await _engine_server(engine_side, config)
-            return await offered_voices(http, where, agent_side.agent.voice)
+            return await offered_voices(http, await parts.engine(), agent_side.agent.voice)
 
-        try:
-            yield Talker(agent_side.agent, ears, brain, make_tts, voices), voices
-        finally:
-            await brain.aclose()
-
-
-async def _engine_server(settings: Settings, config: Path | None) -> Address:
-    if settings.url is not None:
-        return Address(settings.url, settings.server.token)
-    return await LocalServer.shared(config).address()
+        yield Talker(agent_side.agent, parts.ears, parts.brain, parts.make_tts, voices), voices
 
 
 async def offered_voices(
@@ -171,16 +132,6 @@ async def offered_voices(
         for voice in listed["voices"]
         if voice["id"] == default or voice.get("offered", True)
     ]
-
-
-def who_answers(settings: AgentSide) -> str:
-    """One line that tells what answers the callers."""
-    if settings.llm is None:
-        return f"Sparkvoice: answers come from the FAQ {shown(settings.agent.faq_source)}"
-    # an address may hold a password
-    address = urlsplit(settings.llm.base_url or OPENAI)
-    where = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-    return f"Sparkvoice: answers come from the language model {settings.llm.model} at {where}"
 
 
 def way_in(host: str, names: Sequence[str], port: int, token: str | None) -> list[str]:

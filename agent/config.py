@@ -10,7 +10,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tts_plugin.config import ARGUMENTS, ENVIRONMENT, Section, bundled, layered, read_config, variable
+from agent.desk.settings import DeskSettings
+from tts_plugin.config import (
+    ARGUMENTS,
+    ENVIRONMENT,
+    Section,
+    bundled,
+    config_file,
+    layered,
+    read_config,
+    variable,
+)
 from tts_plugin.strict_yaml import BadYaml, Document, Json, Problem, Source
 
 INSTRUCTIONS = (
@@ -20,7 +30,13 @@ INSTRUCTIONS = (
 GREETING = "Hello! How can I help you today?"  # where neither the settings nor a FAQ have one
 DEFAULT_LLM = "gpt-4.1-mini"
 
+_DESK_PATHS = ("desk.log", "desk.recording.folder", "desk.languages.*.faq", "desk.languages.*.ears_model")
+EARS = "SPARKVOICE_EARS"  # set by a worker for its jobs, not by people
+
 Seconds = Annotated[float, Field(ge=0, le=10)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Secret = Annotated[str | None, Field(min_length=1, repr=False)]
+Url = Annotated[str, Field(pattern=r"^https?://[^?#\s]+[^/?#\s]$")]
 
 
 class AgentSettings(Section):
@@ -52,8 +68,50 @@ class AgentSettings(Section):
         return bundled("configs") / "faq.yaml" if self.faq is None else self.faq
 
 
+class TwilioSettings(Section):
+    """auth_token: of the account; signs webhooks, opens the REST interface. api: that interface's address."""
+
+    auth_token: Secret = None
+    api: Url = "https://api.twilio.com"
+
+
+class TelnyxSettings(Section):
+    """public_key: checks webhooks. api_key: opens the REST interface. api: that interface's address."""
+
+    public_key: Annotated[str | None, Field(min_length=1)] = None
+    api_key: Secret = None
+    api: Url = "https://api.telnyx.com/v2"
+
+
+class PlivoSettings(Section):
+    """auth_token: signs webhooks, opens the REST interface together with auth_id. api: its address."""
+
+    auth_id: Annotated[str | None, Field(min_length=1)] = None
+    auth_token: Secret = None
+    api: Url = "https://api.plivo.com/v1"
+
+
 class PhoneSettings(Section):
-    """The phone's section; it has no settings yet."""
+    """The telephone's doors.
+
+    port: 0 takes a free one. public_url: where carriers reach this server, https without a path; their
+    signatures cover it. max_calls: at once, over all transports. audiosocket: the port for Asterisk (None: no
+    such listener), on `host`; asterisks: addresses or networks besides this machine that may connect there.
+    unsigned: carriers without a secret are served, too; on loopback, to develop.
+    desk: what a customer-service desk does beside answering; None is an agent and nothing else.
+    """
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Port = 8090
+    public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#\s]+$")] = None
+    max_calls: Annotated[int, Field(ge=1, le=1000)] = 8
+    audiosocket: Port | None = None
+    asterisks: tuple[str, ...] = ()
+    unsigned: bool = False
+    twilio: TwilioSettings = TwilioSettings()
+    telnyx: TelnyxSettings = TelnyxSettings()
+    plivo: PlivoSettings = PlivoSettings()
+    desk: DeskSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +125,31 @@ class LlmSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything the agent side can be told. llm: None answers from the FAQ."""
+    """Everything the agent side can be told. llm: None answers from the FAQ. ears: the socket of a recogniser
+    that this worker's jobs share; None starts one of one's own."""
 
     agent: AgentSettings
     phone: PhoneSettings
     llm: LlmSettings | None
+    ears: Path | None = None
 
 
 def load_settings(
     path: Path | None = None,
     *,
     arguments: Mapping[str, Json] | None = None,
+    phone: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+    """Settings from `path` (None: SPARKVOICE_CONFIG's, else the bundled configs/default.yaml), or ConfigError
+    with file and line.
 
-    Precedence: arguments (of the agent section) > SPARKVOICE_VOICE, SPARKVOICE_FAQ and
-    SPARKVOICE_EARS_MODEL > YAML > default. OPENAI_API_KEY or LLM_BASE_URL asks for a language model,
-    LLM_MODEL names it.
+    Precedence: arguments (of the agent section), phone (of that one) > SPARKVOICE_VOICE, SPARKVOICE_FAQ,
+    SPARKVOICE_EARS_MODEL and the carriers' secrets > YAML > default. OPENAI_API_KEY or LLM_BASE_URL asks
+    for a language model, LLM_MODEL names it.
     """
     env = os.environ if environ is None else environ
-    document = read_config(path)
+    document = read_config(path or config_file(environ))
     told = {
         key: value
         for key in ("voice", "faq", "ears_model")
@@ -97,7 +159,40 @@ def load_settings(
     agent = layered(AgentSettings, "agent", document, layers, paths=("faq", "ears_model"))
     _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
     _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
-    return Settings(agent, layered(PhoneSettings, "phone", document, {}), _llm(env))
+    phone_layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: _secrets(env), ARGUMENTS: phone or {}}
+    ears = variable(env, EARS)
+    return Settings(
+        agent,
+        layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS),
+        _llm(env),
+        None if ears is None else Path(ears),
+    )
+
+
+def _secrets(env: Mapping[str, str]) -> dict[str, Json]:
+    """SPARKVOICE_TWILIO_AUTH_TOKEN and so on: what proves to carriers who we are, and to us who they are."""
+    found: dict[str, Json] = {}
+    for carrier, key in (
+        ("twilio", "auth_token"),
+        ("telnyx", "public_key"),
+        ("telnyx", "api_key"),
+        ("plivo", "auth_id"),
+        ("plivo", "auth_token"),
+    ):
+        if value := variable(env, f"SPARKVOICE_{carrier.upper()}_{key.upper()}"):
+            found.setdefault(carrier, {})[key] = value
+    return found
+
+
+def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None) -> None:
+    """Put into the environment what the processes that this one starts are to find there."""
+    os.environ["SPARKVOICE_URL"] = engine_url
+    if engine_token is not None:
+        os.environ["SPARKVOICE_TOKEN"] = engine_token
+    if ears is not None:
+        os.environ[EARS] = str(ears)
+    # neither of the models that come with livekit-agents is ours to use
+    os.environ["LIVEKIT_AGENTS_PRELOAD_LOCAL_INFERENCE"] = "0"
 
 
 def _require_there(

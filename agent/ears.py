@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from livekit import rtc
 from livekit.agents import APIConnectionError, APIConnectOptions, stt, utils
@@ -47,12 +47,40 @@ def bundled_model() -> Path:
     return Path(get_model_path())
 
 
+class Recogniser(Protocol):
+    """What recognises: a RecogniserProcess, or one that is shared."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    def start(self) -> None: ...
+
+    async def recognise(self, pcm: Pcm) -> Recognition: ...
+
+    async def aclose(self) -> None: ...
+
+
+def new_recogniser(model: Path | None, language: str = "en", *, threads: int = 2) -> RecogniserProcess:
+    """A recogniser that is not started yet; see STT. ConfigError if there is no model in `model`."""
+    folder = bundled_model() if model is None else model
+    if not (folder / "model.bin").is_file():
+        raise ConfigError(
+            f"no Whisper model in {folder}: it should hold model.bin, as faster-whisper reads it"
+        )
+    sha256 = BUNDLED_SHA256 if model is None else None
+    return RecogniserProcess(folder, language=language, threads=threads, sha256=sha256)
+
+
 class STT(stt.STT[str]):
     """English speech recognition with no download and no key; any audio rate, mono or stereo.
 
     model: folder with a Whisper model as faster-whisper reads it (default: the bundled tiny.en). endpoint_s:
     seconds of silence after which the final transcript is given; speculate_s: after which its recognition
     starts; interim_s: least seconds between interim transcripts (0 = none). threads: of the recogniser.
+    recogniser: asked instead of a process of one's own; it is closed with this object.
     One process serves all streams; `prewarm` starts it, `aclose` ends it. If it dies, the recognition under
     way is an APIConnectionError and is tried once more in a new process.
     """
@@ -66,20 +94,14 @@ class STT(stt.STT[str]):
         speculate_s: float = 0.15,
         interim_s: float = 0.6,
         threads: int = 2,
+        recogniser: Recogniser | None = None,
     ) -> None:
         super().__init__(capabilities=stt.STTCapabilities(streaming=True, interim_results=interim_s > 0))
-        folder = bundled_model() if model is None else model
-        if not (folder / "model.bin").is_file():
-            raise ConfigError(
-                f"no Whisper model in {folder}: it should hold model.bin, as faster-whisper reads it"
-            )
+        self._process = recogniser or new_recogniser(model, language, threads=threads)
         self._silences = Silences(pause_s=min(speculate_s, endpoint_s), end_s=endpoint_s)
         self._interim_s = interim_s
         self._language = language
-        self._name = "whisper-tiny.en" if model is None else folder.name
-        self._process = RecogniserProcess(
-            folder, language=language, threads=threads, sha256=BUNDLED_SHA256 if model is None else None
-        )
+        self._name = "whisper-tiny.en" if model is None else model.name
         self._streams: weakref.WeakSet[RecognizeStream] = weakref.WeakSet()
 
     @property
@@ -91,7 +113,7 @@ class STT(stt.STT[str]):
         return "faster-whisper"
 
     @property
-    def process(self) -> RecogniserProcess:
+    def process(self) -> Recogniser:
         """The recogniser behind all streams."""
         return self._process
 

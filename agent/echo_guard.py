@@ -56,6 +56,11 @@ class EchoGuard:
         """How much quieter the agent comes back than it was sent; None until it was measured."""
         return -median(self._blocks) if self._blocks else None
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is sent now that could come back."""
+        return self._sent.sent_dbfs < SENDING_DBFS
+
     def allows(self, frame: Pcm) -> bool:
         """Whether this microphone frame is too loud to be the agent's echo."""
         sent_dbfs = self._sent.sent_dbfs

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from rapidfuzz import fuzz
@@ -15,6 +15,7 @@ from rapidfuzz import fuzz
 from tts_plugin.strict_yaml import Source, read_yaml, validated
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Action = Literal["hand_over", "hang_up", "repeat", "spell"]
 TOPICS = "{topics}"  # stands for the topics in `fallback`
 
 
@@ -27,6 +28,8 @@ class Entry(BaseModel):
 
     questions: ways to ask it. answer: one text, or several that take turns when it is asked again.
     topic: what the fallback calls it ("our opening hours"); none = the fallback keeps it to itself.
+    action: what to do instead of answering, where that can be done: "hand_over" to a person, "hang_up",
+    "repeat" the last answer, or "spell" the numbers in it one digit at a time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,6 +37,7 @@ class Entry(BaseModel):
     questions: Annotated[tuple[Text, ...], Field(min_length=1)]
     answer: Annotated[tuple[Text, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
     topic: Text | None = None
+    action: Action | None = None
 
 
 class Faq(BaseModel):

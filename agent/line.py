@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from agent.media_io import QueueInput
 from agent.playout import Playout
@@ -52,11 +52,12 @@ class Line(Protocol):
         """Wait until the call is over: hung up by either side, handed over or lost; returns why."""
 
 
+@runtime_checkable
 class MediaLine(Line, Protocol):
-    """A line whose audio goes through this process. LiveKit's lines have their audio in the room instead."""
+    """A line whose audio goes through this process."""
 
     @property
-    def kind(self) -> Literal["twilio", "telnyx", "plivo", "audiosocket"]:
+    def kind(self) -> Literal["twilio", "telnyx", "plivo", "audiosocket", "livekit"]:
         """The transport, for metrics and the log."""
 
     @property

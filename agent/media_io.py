@@ -13,6 +13,7 @@ from livekit import rtc
 from livekit.agents.voice import io
 
 from agent.last_leg import LastLeg
+from agent.limiter import Limiter
 from agent.playout import Playout
 from tts_plugin.audio import Pcm, bytes_of, mixed_down, samples_of
 
@@ -36,10 +37,18 @@ class PlayoutOutput(io.AudioOutput):
     """Speaks into a Playout: takes frames at `rate` Hz and converts them to the playout's rate.
 
     A capture waits while more than `lead_s` seconds are buffered, so a fast engine does not run far
-    ahead of the listener; cancelling it or clearing ends the wait.
+    ahead of the listener; cancelling it or clearing ends the wait. ceiling_dbfs: what no sample may be
+    louder than (a telephone's: TELEPHONE_DBFS); None leaves the level as it is.
     """
 
-    def __init__(self, playout: Playout, *, rate: int = 24000, lead_s: float = LEAD_S) -> None:
+    def __init__(
+        self,
+        playout: Playout,
+        *,
+        rate: int = 24000,
+        lead_s: float = LEAD_S,
+        ceiling_dbfs: float | None = None,
+    ) -> None:
         super().__init__(
             label="playout", capabilities=io.AudioOutputCapabilities(pause=True), sample_rate=rate
         )
@@ -48,6 +57,8 @@ class PlayoutOutput(io.AudioOutput):
         self._lead_s = lead_s
         self._room = asyncio.Event()
         self._resampler: LastLeg | None = None  # of the segment being captured
+        self._ceiling_dbfs = ceiling_dbfs
+        self._limiter: Limiter | None = None  # likewise
         self._cleared = False  # the segment being captured is gone; its late frames are dropped
         self._on_control: Callable[[Control], None] | None = None
         playout.listen(self)
@@ -67,14 +78,16 @@ class PlayoutOutput(io.AudioOutput):
             return
         if self._resampler is None:
             self._resampler = LastLeg(self._rate, self._playout.rate)
-        self._playout.put(self._resampler.push(mono(frame)))
+            if self._ceiling_dbfs is not None:
+                self._limiter = Limiter(self._playout.rate, self._ceiling_dbfs)
+        self._put(self._resampler.push(mono(frame)))
 
     def flush(self) -> None:
         super().flush()
         self._cleared = False
         if self._resampler is None:
             return
-        self._playout.put(self._resampler.flush())
+        self._put(self._resampler.flush())
         self._playout.end()
         self._resampler = None
 
@@ -116,6 +129,9 @@ class PlayoutOutput(io.AudioOutput):
     def on_read(self) -> None:
         self._room.set()
 
+    def _put(self, pcm: Pcm) -> None:
+        self._playout.put(pcm if self._limiter is None else self._limiter.push(pcm))
+
     def _tell(self, control: Control) -> None:
         if self._on_control:
             self._on_control(control)
@@ -128,15 +144,31 @@ class QueueInput(io.AudioInput):
         super().__init__(label="queue")
         self.rate = rate
         self.dropped = 0  # frames the session was too slow for
+        self._ear: Callable[[Pcm], Pcm] | None = None
         self._frames: deque[rtc.AudioFrame] = deque()
         self._most = frames
         self._changed = asyncio.Event()
         self._closed = False
+        self._tap: Callable[[Pcm], None] | None = None
+
+    def tap(self, hear: Callable[[Pcm], None] | None) -> None:
+        """Give everything that is pushed to `hear` as well, from now on; there is one."""
+        self._tap = hear
+
+    def hear_through(self, ear: Callable[[Pcm], Pcm]) -> None:
+        """Pass everything from now on through `ear`, as it arrives: before it can wait or be dropped, so
+        that an ear knows what was sent meanwhile."""
+        self._ear = ear
 
     def push(self, pcm: Pcm) -> None:
         """Queue one frame; never blocks. After `close` it is ignored."""
-        if self._closed or len(pcm) == 0:
+        if self._closed:
             return
+        pcm = pcm if self._ear is None else self._ear(pcm)
+        if len(pcm) == 0:
+            return
+        if self._tap:
+            self._tap(pcm)
         if len(self._frames) == self._most:
             self._frames.popleft()
             self.dropped += 1

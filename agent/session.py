@@ -6,16 +6,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+from livekit import rtc
 from livekit.agents import Agent, AgentSession, llm, stt, tts, vad
-from livekit.agents.voice import SpeechHandle, io
+from livekit.agents.voice import SpeechHandle, io, room_io
 from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 
 from agent.brains import FaqBrain
 from agent.config import AgentSettings, LlmSettings, Settings
-from agent.echo_guard import EchoGuard
+from agent.echo_guard import EchoGuard, Sent
 from agent.faq import load_faq
+from agent.line_ear import LineEar, NoiseFloor
+from agent.media_io import QueueInput
 from agent.playout import Playout
 from agent.role_log import Event, RoleLog
 from agent.vad import VAD
@@ -36,7 +40,7 @@ def build_session(
     vad: vad.VAD,
     settings: AgentSettings,
 ) -> AgentSession[None]:
-    """An AgentSession with this project's turn-taking; start it with `converse` or in a LiveKit room.
+    """An AgentSession with this project's turn-taking; start it with `converse`.
 
     A caller's sound pauses the agent at once; words commit the interruption, silence resumes it.
     """
@@ -70,10 +74,19 @@ def build_session(
     )
 
 
-def build_vad(settings: AgentSettings, playout: Playout) -> VAD:
-    """The VAD of one call, which knows what `playout` sends and so tells its echo from the caller."""
-    guard = EchoGuard(playout) if settings.echo_guard else None
+def build_vad(settings: AgentSettings, sent: Sent | None) -> VAD:
+    """The VAD of one call, which knows what is sent, by a Playout, and so tells its echo from the caller.
+    None: nobody knows, and echo is taken for the caller."""
+    guard = EchoGuard(sent) if settings.echo_guard and sent is not None else None
     return VAD(guard=guard, min_silence_s=settings.min_silence_s)
+
+
+def build_line_vad(settings: AgentSettings, audio: QueueInput, playout: Playout) -> VAD:
+    """The VAD of a telephone call, adaptive to the line's noise. From now on `audio`, for the recogniser as
+    well, comes without the echo of what `playout` sends, unless the settings turn that off."""
+    if settings.echo_guard:
+        audio.hear_through(LineEar(playout).push)
+    return VAD(guard=NoiseFloor(), min_silence_s=settings.min_silence_s)
 
 
 def build_llm(settings: Settings) -> llm.LLM[Any]:
@@ -119,6 +132,15 @@ class Conversation:
         await self._closed.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where in a LiveKit room a conversation's text goes and comes from: transcripts, the agent's state, and
+    what `caller` (an identity) types."""
+
+    room: rtc.Room
+    caller: str
+
+
 @asynccontextmanager
 async def converse(
     session: AgentSession[None],
@@ -127,32 +149,60 @@ async def converse(
     audio_in: io.AudioInput,
     audio_out: io.AudioOutput,
     tell: Callable[[Event], None] = lambda _: None,
+    seat: Seat | None = None,
 ) -> AsyncIterator[Conversation]:
     """Run `session` on a transport's audio; leaving the block ends it.
 
-    tell: gets the role log's events as they happen; it must not block. The transport closes its own
-    audio, and whoever made the session's STT, LLM, TTS and VAD closes those.
+    tell: gets the role log's events as they happen; it must not block. seat: shows the conversation to a
+    LiveKit room. The transport closes its own audio, and whoever made the session's STT, LLM, TTS and VAD
+    closes those.
     """
     log = RoleLog(session, tell)
-    # the synchronizer releases each word when it is heard: it cuts captions and history alike
-    synchronizer = TranscriptSynchronizer(next_in_chain_audio=audio_out, next_in_chain_text=log.captions)
-    session.input.audio = audio_in
-    session.output.audio = synchronizer.audio_output
-    session.output.transcription = synchronizer.text_output
     conversation = Conversation(session, log)
+    session.input.audio = audio_in
+    if seat is None:
+        # the synchronizer releases each word when it is heard: it cuts captions and history alike
+        synchronizer = TranscriptSynchronizer(next_in_chain_audio=audio_out, next_in_chain_text=log.captions)
+        session.output.audio = synchronizer.audio_output
+        session.output.transcription = synchronizer.text_output
+    else:
+        synchronizer = None  # RoomIO makes one
+        session.output.audio = audio_out
     try:
-        await session.start(agent, record=False)
+        if seat is None:
+            await session.start(agent, record=False)
+        else:
+            options = _text_only(seat.caller, conversation, log)
+            await session.start(agent, room=seat.room, room_options=options, record=False)
         yield conversation
     finally:
         await _close(session, synchronizer)
 
 
-async def _close(session: AgentSession[None], synchronizer: TranscriptSynchronizer) -> None:
+def _text_only(caller: str, conversation: Conversation, log: RoleLog) -> room_io.RoomOptions:
+    """A RoomIO that leaves the audio, and when to end, to the transport."""
+
+    async def typed(_: AgentSession[None], event: room_io.TextInputEvent) -> None:
+        if event.text.strip():
+            await conversation.ask(event.text.strip())
+
+    return room_io.RoomOptions(
+        audio_input=False,
+        audio_output=False,
+        text_input=room_io.TextInputOptions(text_input_cb=typed),
+        text_output=room_io.TextOutputOptions(next_in_chain=log.captions),
+        participant_identity=caller,
+        close_on_disconnect=False,
+    )
+
+
+async def _close(session: AgentSession[None], synchronizer: TranscriptSynchronizer | None) -> None:
     try:
         async with asyncio.timeout(CLOSE_S):
             with _without_complaints_of_half_a_turn():
                 await session.aclose()
-            await synchronizer.aclose()
+            if synchronizer is not None:
+                await synchronizer.aclose()
     except TimeoutError:
         logger.error("a session did not close within %.0f s", CLOSE_S)
 

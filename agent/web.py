@@ -8,9 +8,7 @@ import hmac
 import json
 import logging
 import mimetypes
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources.abc import Traversable
 
@@ -180,19 +178,6 @@ def build_app(page: Traversable, converse: Converse, voices: ListVoices, doors: 
     for name, file in _files(page).items():
         app.router.add_get("/" if name == "index.html" else f"/{name}", file)
     return app
-
-
-@asynccontextmanager
-async def serving(app: web.Application, listener: socket.socket) -> AsyncIterator[int]:
-    """Serve `app` while in the block, which closes the listener; yields its port."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listener).start()
-        yield int(listener.getsockname()[1])
-    finally:
-        await runner.cleanup()
-        listener.close()
 
 
 class Stranger(TTSError):

@@ -19,7 +19,6 @@ from tts_plugin.config import Settings, load_settings
 from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.engines.tone import ToneEngine
 from tts_plugin.server.app import create_app
-from tts_plugin.server.engines import Engines
 from tts_plugin.server.run import http_server, listen_for
 from tts_plugin.server.stream import Limits
 from tts_plugin.voices import VoiceRegistry
@@ -74,9 +73,7 @@ async def running(
     """The server in this event loop; gives its port. build: makes its engines."""
     limits = limits or Limits()
     settings = settings or settings_of(engine={"voice": "tone"})
-    app = create_app(
-        settings, registry=registry, engines=None if build is None else Engines(build), limits=limits
-    )
+    app = create_app(settings, registry=registry, build=build, limits=limits)
     listener = listen_for(settings.server.model_copy(update={"port": 0}), limits.stall_s)
     server = http_server(app, settings)
     task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -197,13 +194,19 @@ async def client(port: int, **headers: str) -> AsyncIterator[Client]:
 
 async def get(port: int, path: str, host: str | None = None, **headers: str) -> tuple[int, Any]:
     """Status and JSON of a GET."""
+    status, body = await fetch(port, path, host, **headers)
+    return status, json.loads(body)
+
+
+async def fetch(port: int, path: str, host: str | None = None, **headers: str) -> tuple[int, bytes]:
+    """Status and body of a GET."""
     sent = {"Host": host or f"127.0.0.1:{port}", "Connection": "close", **headers}
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items()), "", ""]
         writer.write("\r\n".join(lines).encode())
         head, _, body = (await asyncio.wait_for(reader.read(), WAIT_S)).partition(b"\r\n\r\n")
-        return int(head.split()[1]), json.loads(body)
+        return int(head.split()[1]), body
     finally:
         writer.close()
         await writer.wait_closed()

@@ -17,8 +17,9 @@ import aiohttp
 import psutil
 import pytest
 
-from agent.cli import call, offered_voices, way_in, who_answers
+from agent.cli import call, offered_voices, way_in
 from agent.config import load_settings
+from agent.parts import who_answers
 from tests.engine_server import running
 from tests.far_browser import Browser
 from tts_plugin.errors import ConfigError

@@ -344,7 +344,11 @@ def test_serve_listens_says_where_and_ends_when_told_to() -> None:
         (["voice", "list"], 'no command "voice"; did you mean "voices"?'),
         (["voices"], "which one: voices list, voices check, voices enroll?"),
         (["voices", "chekc"], 'no command "voices chekc"; did you mean "voices check"?'),
-        (["bench"], "which one: bench fidelity, bench latency, bench turn, bench bargein?"),
+        (
+            ["bench"],
+            "which one: bench fidelity, bench latency, bench sharing, bench concurrency, bench capacity, "
+            "bench turn, bench calls, bench bargein?",
+        ),
     ],
 )
 def test_an_unknown_command_names_the_nearest(
@@ -397,7 +401,9 @@ def test_a_module_that_is_not_installed_is_named_with_the_extra_that_brings_it(
     )
 
 
-@pytest.mark.parametrize("name", ["call", "bench latency", "bench turn", "bench bargein"])
+@pytest.mark.parametrize(
+    "name", ["call", "phone", "bench latency", "bench turn", "bench calls", "bench bargein"]
+)
 def test_without_livekit_a_command_that_needs_it_is_one_line_that_says_what_to_install(
     name: str, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tts_plugin.config import EngineSettings, ServerSettings, bundled, load_settings
+from tts_plugin.config import EngineSettings, ServerSettings, bundled, load_settings, prepare_for_vllm
 from tts_plugin.errors import ConfigError
 
 
@@ -192,3 +192,26 @@ def test_any_other_server_does(host: str) -> None:
 def test_the_bundled_folders_are_there() -> None:
     assert (bundled("configs") / "default.yaml").is_file()
     assert (bundled("voices") / "hibari.yaml").is_file()
+
+
+def test_the_gpu_deployment_is_valid_and_has_its_language_model_in_vllm() -> None:
+    spark = load_settings(Path(str(bundled("configs") / "spark-vllm.yaml")), environ={}).engine.spark
+    assert (spark.lm, spark.device, spark.dtype, spark.codec_dtype) == (
+        "vllm",
+        "cuda",
+        "bfloat16",
+        "bfloat16",
+    )
+
+
+def test_what_vllm_takes_from_the_environment_is_set_where_the_user_has_not() -> None:
+    environ = {"VLLM_LOGGING_LEVEL": "DEBUG"}
+    prepare_for_vllm("cuda", environ)
+    assert environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert environ["VLLM_LOGGING_STREAM"] == "ext://sys.stderr", "stdout belongs to the engine server"
+    assert environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in environ
+    prepare_for_vllm("cpu", environ)
+    if hasattr(os, "sched_getaffinity"):
+        cores = {int(core) for core in environ["VLLM_CPU_OMP_THREADS_BIND"].split(",")}
+        assert cores == os.sched_getaffinity(0), "all of them"

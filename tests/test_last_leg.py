@@ -6,7 +6,7 @@ import pytest
 from agent.last_leg import LastLeg
 from tts_plugin.audio import Pcm, to_int16
 
-PAIRS = [(24000, 48000), (16000, 48000), (24000, 8000)]
+PAIRS = [(24000, 48000), (16000, 48000), (24000, 8000), (16000, 8000)]
 
 
 def tone(rate: int, hz: float, seconds: float = 0.5) -> Pcm:
@@ -45,8 +45,13 @@ def test_a_sine_comes_through_at_better_than_50_db(rate_in: int, rate_out: int) 
     assert 10 * np.log10((fit @ fit) / ((out - fit) @ (out - fit))) > 50
 
 
-def test_nothing_above_half_the_telephones_rate_comes_back_as_an_alias() -> None:
-    out = in_pieces(tone(24000, 5500), 24000, 8000, 480)[800:-800].astype(float)
+@pytest.mark.parametrize(
+    ("rate_in", "hz"),
+    [(24000, hz) for hz in (5000, 5500, 6000, 7000, 7900, 9000, 10000, 11000)]
+    + [(16000, hz) for hz in (5000, 6000, 7000, 7900)],
+)
+def test_nothing_above_half_the_telephones_rate_comes_back_as_an_alias(rate_in: int, hz: float) -> None:
+    out = in_pieces(tone(rate_in, hz), rate_in, 8000, rate_in // 50)[800:-800].astype(float)
     assert np.sqrt(np.mean(out**2)) < 32767 * 0.5 / np.sqrt(2) * 10 ** (-70 / 20)
 
 

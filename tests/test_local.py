@@ -74,6 +74,41 @@ async def test_killed_in_mid_utterance_it_is_an_error_within_a_second_and_the_ne
     await remote.aclose()
 
 
+async def test_killed_with_many_turns_at_once_each_is_told_that_it_may_be_tried_again_and_can_be(
+    server: LocalServer,
+) -> None:
+    remote = Remote(server.address)
+    await remote.connect()
+    first = server.pid
+    assert first is not None
+    spoke = asyncio.Semaphore(0)
+
+    async def turn() -> TTSError:
+        async with remote.utterance(Request(rate=24000)) as utterance:
+            utterance.push(TEXT)
+            await anext(utterance)
+            spoke.release()
+            with pytest.raises(TTSError) as told:
+                while True:
+                    await anext(utterance)
+        return told.value
+
+    async with asyncio.TaskGroup() as tasks:
+        turns = [tasks.create_task(turn()) for _ in range(8)]
+        for _ in turns:
+            await spoke.acquire()
+        os.kill(first, signal.SIGKILL)
+    assert all(isinstance(one.result(), EngineUnavailable) and one.result().retryable for one in turns)
+
+    async def again() -> float:
+        async with remote.utterance(Request(rate=24000, lead_s=None)) as utterance:
+            return await seconds(utterance, "Hello again, my friend.")
+
+    assert min(await asyncio.gather(*(again() for _ in turns))) > 1
+    assert server.pid not in (None, first)
+    await remote.aclose()
+
+
 async def test_a_caller_that_gives_up_waiting_does_not_spoil_it_for_the_others(server: LocalServer) -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(server.address(), 0.001)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from playwright.async_api import Page, expect
 
+from agent.serving import serving
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Doors, ListVoices, Offered, build_app, serving
+from agent.web import Doors, ListVoices, Offered, build_app
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tests.parrot import Parrot, voices
 from tts_plugin.audio import Pcm, silence, to_int16

@@ -15,7 +15,8 @@ from playwright.async_api import expect
 from agent.bench.caller import spoken
 from agent.cli import agent_behind_the_page
 from agent.config import load_settings as load_agent_side
-from agent.web import Doors, build_app, serving
+from agent.serving import serving
+from agent.web import Doors, build_app
 from tests.chromium import MIC_RATE, chromium_page, heard, marks, needs_chromium, until, write_mic
 from tts_plugin.audio import silence
 from tts_plugin.config import load_settings

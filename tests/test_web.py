@@ -12,8 +12,9 @@ import aiohttp
 import pytest
 from aiortc import RTCConfiguration, RTCPeerConnection
 
+from agent.serving import serving
 from agent.transports.webrtc import WebRtcCall
-from agent.web import Calls, Doors, Stranger, build_app, require_own_name, require_own_origin, serving
+from agent.web import Calls, Doors, Stranger, build_app, require_own_name, require_own_origin
 from tests.parrot import Parrot, voices
 from tts_plugin.errors import Overloaded, SynthesisFailed
 from tts_plugin.listener import listen

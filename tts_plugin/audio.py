@@ -5,6 +5,7 @@ Audio between the parts of this package is mono int16. Nothing else converts, sc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ Wave = NDArray[np.float32]
 
 FULL_SCALE = 32767  # int16 value of float 1.0
 SILENT_DBFS = -120.0  # what `level_dbfs` reports for digital silence
+AUDIBLE_DBFS = -50.0  # a whisper on the line; breath and the noise of a codec lie below
+_AUDIBLE_S = 0.01  # judged over so much at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,22 @@ def level_dbfs(pcm: Pcm) -> float:
     """RMS level in dB relative to full scale; SILENT_DBFS for zeros or no samples."""
     if len(pcm) == 0:
         return SILENT_DBFS
-    rms = float(np.sqrt(np.mean(np.square(pcm.astype(np.float64))))) / FULL_SCALE
-    return max(SILENT_DBFS, 20.0 * np.log10(rms)) if rms > 0 else SILENT_DBFS
+    wave = pcm.astype(np.float64)
+    energy = float(np.dot(wave, wave))  # a call asks for a dozen levels every 20 ms
+    if energy == 0:
+        return SILENT_DBFS
+    return max(SILENT_DBFS, 10.0 * math.log10(energy / len(wave) / FULL_SCALE**2))
+
+
+def first_audible(pcm: Pcm, rate: int) -> int | None:
+    """Index of the first sample of the first 10 ms that are louder than AUDIBLE_DBFS; None if none are."""
+    window = min(len(pcm), round(_AUDIBLE_S * rate))
+    if window == 0:
+        return None
+    rows = pcm[: len(pcm) // window * window].reshape(-1, window).astype(np.float64)
+    power = np.square(rows / FULL_SCALE).mean(axis=1)
+    loud = np.flatnonzero(power > 10 ** (AUDIBLE_DBFS / 10))
+    return int(loud[0]) * window if loud.size else None
 
 
 def faded_out(pcm: Pcm, samples: int) -> Pcm:

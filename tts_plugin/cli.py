@@ -48,16 +48,30 @@ COMMANDS: dict[str, Command] = {
     "voices enroll": Command("tts_plugin.engines.spark.new_voice:main", "a voice from a recording", "spark"),
     "model fetch": Command("tts_plugin.engines.spark.fetch:main", "download the Spark-TTS model", "spark"),
     "model check": Command("tts_plugin.engines.spark.check:main", "what is wrong with a model", "spark"),
+    "model convert": Command(
+        "tts_plugin.engines.spark.convert:main", "make one ready for OpenVINO", "spark,openvino"
+    ),
     "model random": Command("tts_plugin.engines.spark.random_model:main", "write one of noise", "spark"),
     "serve": Command("tts_plugin.cli:serve", "run the engine server", "hibari,server"),
     "call": Command("agent.cli:call", "talk to the agent in the browser", "all"),
+    "phone": Command("agent.phone_command:main", "answer the telephone", "hibari,server,agent,phone"),
     "bench fidelity": Command(
         "tts_plugin.bench.fidelity:main", "streamed Spark audio against offline", "spark"
     ),
     "bench latency": Command(
         "tts_plugin.bench.latency:main", "time from text to sound", "hibari,server,livekit"
     ),
+    "bench sharing": Command(
+        "tts_plugin.bench.sharing:main", "Spark's two halves on one machine's cores", "spark"
+    ),
+    "bench concurrency": Command(
+        "tts_plugin.bench.concurrency:main", "many streams at once", "hibari,server"
+    ),
+    "bench capacity": Command(
+        "tts_plugin.bench.capacity:main", "how many streams this machine carries", "hibari,server"
+    ),
     "bench turn": Command("agent.bench.turn:main", "time from the caller's last word to the answer", "all"),
+    "bench calls": Command("agent.bench.calls:main", "many telephone calls at once", "all"),
     "bench bargein": Command("agent.bench.bargein:main", "time to silence on the page", "all"),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -31,17 +31,25 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class HibariSettings(Section):
-    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one turn."""
+MaxStreams = Annotated[int | None, Field(ge=1)]  # turns that one engine speaks at once; None: as measured
 
+
+class HibariSettings(Section):
+    """gain_db: added to its quiet output. ceiling_dbfs: no sample is louder. threads: of one segment.
+    at_once: segments that are made beside each other. max_streams: turns at once (None: as measured, else
+    what is known of it)."""
+
+    max_streams: MaxStreams = None
     gain_db: Annotated[float, Field(ge=-20, le=20)] = 7.0
     ceiling_dbfs: Annotated[float, Field(ge=-20, le=0)] = -1.5
     threads: Annotated[int, Field(ge=1, le=64)] = 1
+    at_once: Annotated[int, Field(ge=1, le=64)] = 1
 
 
 class ToneSettings(Section):
-    """rate: Hz. seconds_per_char: how long a character sounds."""
+    """rate: Hz. seconds_per_char: how long a character sounds. max_streams: as hibari's."""
 
+    max_streams: MaxStreams = None
     rate: Annotated[int, Field(ge=RATES[0], le=RATES[1])] = 24_000
     seconds_per_char: Annotated[float, Field(gt=0, le=1)] = 0.06
 
@@ -64,23 +72,68 @@ class LatencySettings(Section):
     settled: Annotated[int, Field(ge=0, le=67)] = 16
 
 
+class OpenVinoSettings(Section):
+    """The language model on OpenVINO.
+
+    weights: int4 is smaller and not exact. threads: None takes all cores. pin: each thread to its core,
+    which is slower wherever something else runs.
+    """
+
+    weights: Literal["int8", "int4"] = "int8"
+    threads: Annotated[int | None, Field(ge=1, le=256)] = None
+    pin: bool = False
+
+
+class HfSettings(Section):
+    """`lm: hf`. static_cache: caches of a fixed size, cache_tokens of prompt and speech (50 a second), used
+    again by one turn after another; on a GPU a CUDA graph runs each step. Meant for a GPU."""
+
+    static_cache: bool = False
+    cache_tokens: Annotated[int, Field(ge=256, le=32_768)] = 2048
+
+
+class VllmSettings(Section):
+    """`lm: vllm`. gpu_memory: share of the GPU's memory that it takes; the codec needs some of the rest.
+    max_requests: in one step; more wait. eager: no compiling and no CUDA graphs: starts sooner, runs slower
+    (on a CPU always)."""
+
+    gpu_memory: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    max_requests: Annotated[int, Field(ge=1, le=4096)] = 64
+    eager: bool = False
+
+
 class SparkSettings(Section):
     """The Spark-TTS engine.
 
-    model: the directory. lm: what runs the language model. dtype, codec_dtype: of the two nets; dtype None:
-    float32 on a CPU, bfloat16 on a GPU. There is no float16, in which this model speaks garbage. ref_s: how
-    much of a reference clip a voice is taken from (None: as much as in training). continuity_tokens: of the
-    speech so far, shown to the language model before a turn's next segment; each costs a token of prompt.
+    model: the directory. lm: what runs the language model; None: openvino on a CPU, hf on a GPU. codec: what
+    runs the codec; None: openvino on a CPU where it is installed, else torch. codec_threads: of the codec in
+    openvino; None takes all cores.
+    dtype, codec_dtype: of the two nets; dtype is of hf and vllm (None: float32 on a CPU, else bfloat16). No
+    float16: in it this model speaks garbage. ref_s: how much of a reference clip a voice is taken from
+    (None: as much as in training). continuity_tokens: of the speech so far, shown to the language model
+    before a turn's next segment; each costs a token of prompt.
+    max_streams: as hibari's.
     """
 
+    max_streams: MaxStreams = None
     model: Path | None = None
-    lm: Literal["hf"] = "hf"
+    lm: Literal["hf", "openvino", "vllm"] | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] | None = None
+    codec: Literal["torch", "openvino"] | None = None
     codec_dtype: Literal["float32", "bfloat16"] = "float32"
+    codec_threads: Annotated[int | None, Field(ge=1, le=256)] = None
     ref_s: Annotated[float | None, Field(ge=1, le=60)] = None
     continuity_tokens: Annotated[int, Field(ge=0, le=500)] = 50
     latency: LatencySettings = LatencySettings()
+    openvino: OpenVinoSettings = OpenVinoSettings()
+    hf: HfSettings = HfSettings()
+    vllm: VllmSettings = VllmSettings()
+
+    @property
+    def backend(self) -> str:
+        """What runs the language model."""
+        return self.lm or ("openvino" if self.device == "cpu" else "hf")
 
 
 class EngineSettings(Section):
@@ -105,7 +158,8 @@ class ServerSettings(Section):
     """The engine server's doors.
 
     port: 0 takes a free one. token: asked of every client if set. max_contexts: per connection.
-    origins: browser origins let in besides the server's own.
+    origins: browser origins let in besides the server's own. max_waiting: turns of an engine that wait
+    while it speaks as many as it can; max_wait_s: for how long, then they are refused.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
@@ -114,6 +168,8 @@ class ServerSettings(Section):
     max_connections: Annotated[int, Field(ge=1)] = 64
     max_contexts: Annotated[int, Field(ge=1)] = 32
     origins: tuple[str, ...] = ()
+    max_waiting: Annotated[int, Field(ge=0)] = 16
+    max_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
 
     @property
     def loopback_only(self) -> bool:
@@ -140,6 +196,12 @@ class Settings:
     document: Document
 
 
+def config_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """The YAML where no argument names one: that of SPARKVOICE_CONFIG; None = the bundled one."""
+    named = variable(os.environ if environ is None else environ, "SPARKVOICE_CONFIG")
+    return None if named is None else Path(named).expanduser()
+
+
 def load_settings(
     path: Path | None = None,
     *,
@@ -147,14 +209,15 @@ def load_settings(
     server: Mapping[str, Json] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Settings from `path` (None: the bundled configs/default.yaml), or ConfigError with file and line.
+    """Settings from `path` (None: SPARKVOICE_CONFIG's, else the bundled configs/default.yaml), or ConfigError
+    with file and line.
 
     Precedence: arguments (server={"port": 0}) > SPARKVOICE_* and SPARK_TTS_MODEL of `environ` > YAML >
     default.
     Without any folder of voices named, ./voices is used where there is one.
     """
     env = _Environment.read(os.environ if environ is None else environ)
-    document = read_config(path)
+    document = read_config(path or config_file(environ))
     engine_settings = layered(
         EngineSettings,
         "engine",
@@ -215,6 +278,20 @@ def variable(environ: Mapping[str, str], name: str) -> str | None:
     return environ.get(name, "").strip() or None
 
 
+def prepare_for_vllm(device: str, environ: MutableMapping[str, str] | None = None) -> None:
+    """Set what vLLM takes from the environment only; call it before vllm is imported, for it and its child.
+
+    What the user has set stays. Its own cores are taken for a CPU because by itself it leaves one unused.
+    """
+    env = os.environ if environ is None else environ
+    env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would share our threads' locks
+    env.setdefault("VLLM_NO_USAGE_STATS", "1")
+    env.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    env.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # stdout is ours
+    if device == "cpu" and hasattr(os, "sched_getaffinity"):  # Linux
+        env.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(os.sched_getaffinity(0)))))
+
+
 def bundled(folder: Literal["voices", "configs"]) -> Traversable:
     """The folder as shipped: inside the package when built into a wheel, beside it in a source tree."""
     package = files("tts_plugin")
@@ -261,10 +338,12 @@ class _Environment:
 
 def _from_file(source: Path, data: Mapping[str, Json], keys: Sequence[str]) -> dict[str, Json]:
     """The path that `keys` lead to, taken from the file's folder; nothing if there is none."""
-    value = data.get(keys[0])
-    if not value:
-        return {}
-    return {keys[0]: _from_file(source, value, keys[1:]) if len(keys) > 1 else _beside(source, value)}
+    found: dict[str, Json] = {}
+    for key in data if keys[0] == "*" else (keys[0],):
+        value = data.get(key)
+        if value:
+            found[key] = _from_file(source, value, keys[1:]) if len(keys) > 1 else _beside(source, value)
+    return found
 
 
 def _beside(source: Path, value: Json) -> Json:

@@ -12,7 +12,7 @@ from tts_plugin.audio import AudioFrame
 from tts_plugin.config import EngineSettings
 from tts_plugin.errors import ConfigError, NotInstalled, did_you_mean
 from tts_plugin.limits import Latency
-from tts_plugin.timing import Note, unnoted
+from tts_plugin.timing import Count, Note, uncounted, unnoted
 from tts_plugin.voices import Voice
 
 
@@ -32,7 +32,8 @@ class Turn:
     clock, to within what its look-ahead costs); None draws a new one.
     speed: 1.0 is as trained; None is the voice's own. latency: how much fidelity the first window may
     cost. sampling: None is the voice's own. note: told by an engine that has stages of its own when each of
-    them ends on the way to the first frame."""
+    them ends on the way to the first frame. count: told by an engine that draws tokens how many ("tokens"),
+    how many of them became sound ("tokens_spoken"), and what its watchdog caught ("watchdog_loop")."""
 
     voice: Voice
     seed: int | None = None
@@ -40,6 +41,7 @@ class Turn:
     latency: Latency = "balanced"
     sampling: Sampling | None = None
     note: Note = field(default=unnoted, repr=False, compare=False)
+    count: Count = field(default=uncounted, repr=False, compare=False)
 
     @property
     def pace(self) -> float:
@@ -68,8 +70,11 @@ class Engine(Protocol):
     rate: Hz of every frame it makes. languages: primary tags (BCP 47) it can read; empty = any.
     """
 
-    rate: int
-    languages: frozenset[str]
+    @property
+    def rate(self) -> int: ...
+
+    @property
+    def languages(self) -> frozenset[str]: ...
 
     def speak(self, turn: Turn, segments: AsyncIterator[Segment]) -> AsyncGenerator[AudioFrame]:
         """Speak the segments as they come.

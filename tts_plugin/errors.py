@@ -56,10 +56,14 @@ class NotInstalled(EngineUnavailable):
 
 
 class Overloaded(TTSError):
-    """The engine takes no more work now."""
+    """The engine takes no more work now. retry_after_s: when it may be worth trying again, if known."""
 
     code = "overloaded"
     retryable = True
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class SynthesisFailed(TTSError):
@@ -88,13 +92,22 @@ _KINDS: tuple[type[TTSError], ...] = (
 )
 
 
-def told(error: TTSError) -> dict[str, str | bool]:
+def told(error: TTSError) -> dict[str, str | bool | float]:
     """What is told of an error outside this process; `retold` makes it an error again."""
-    return {"code": error.code, "message": str(error), "retryable": error.retryable}
+    known: dict[str, str | bool | float] = {
+        "code": error.code,
+        "message": str(error),
+        "retryable": error.retryable,
+    }
+    if isinstance(error, Overloaded) and error.retry_after_s is not None:
+        known["retry_after_s"] = error.retry_after_s
+    return known
 
 
-def retold(code: str, message: str, retryable: bool) -> TTSError:
+def retold(code: str, message: str, retryable: bool, retry_after_s: float | None = None) -> TTSError:
     """The error that another process told of; one this version does not know keeps its `retryable`."""
+    if code == Overloaded.code:
+        return Overloaded(message, retry_after_s)
     for kind in _KINDS:
         if kind.code == code:
             return kind(message)

@@ -125,7 +125,7 @@ class Link:
             raise BadRequest(message.message if isinstance(message, wire.Error) else data)
         if message.context in self._inboxes:
             self._inboxes[message.context].put_nowait(
-                retold(message.code, message.message, message.retryable)
+                retold(message.code, message.message, message.retryable, message.retry_after_s)
                 if isinstance(message, wire.Error)
                 else message
             )

@@ -14,6 +14,7 @@ from typing import Self
 from tts_plugin.audio import AudioFrame
 from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.errors import SynthesisFailed, TTSError, UnsupportedText
+from tts_plugin.hearing import Hearing
 from tts_plugin.limits import LEAD_S
 from tts_plugin.resample import FrameResampler
 from tts_plugin.spoken import Span, SpokenText, without_half_pairs
@@ -47,8 +48,9 @@ class Utterance:
         self.text = SpokenText(self.rate)
         self.timeline = Timeline(clock)
         self.foreign = ""  # a sample of what was left out because the voice does not speak its language
+        self._hearing = Hearing(self.timeline, clock)
         self._engine = engine
-        self._turn = replace(turn, note=self.timeline.stage)
+        self._turn = replace(turn, note=self.timeline.stage, count=self.timeline.count)
         self._lead_s = lead_s
         self._clock = clock
         self._splitter = Splitter()
@@ -181,6 +183,7 @@ class Utterance:
         segment = Segment(len(self._segments_made), spoken.text, piece.start, piece.end)
         self._segments_made.append(segment)
         self.timeline.segments += 1
+        self._hearing.asked()
         self.timeline.mark("first_segment")
         return segment
 
@@ -210,5 +213,8 @@ class Utterance:
             if self._lead_s is not None and self.timeline.first_frame_s is not None:
                 due_s = self.timeline.first_frame_s + piece.start / self.rate - self._lead_s
                 await asyncio.sleep(max(0.0, due_s - self._clock()))
+            begun_s = self._clock()
             await self._room.acquire()
+            self._hearing.held_up(self._clock() - begun_s)
+            self._hearing.frame(piece)
             self._frames.put_nowait(piece)

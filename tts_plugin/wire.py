@@ -8,7 +8,15 @@ from __future__ import annotations
 import struct
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from tts_plugin.errors import BadRequest
 from tts_plugin.limits import LEAD_S, MAX_LEAD_S, MAX_SEED, RATES, SPEEDS, Latency
@@ -124,13 +132,25 @@ class Cancelled(Message):
 
 
 class Error(Message):
-    """The context failed and is over; without a context, the message could not be read."""
+    """The context failed and is over; without a context, the message could not be read.
+
+    retry_after_s: of "overloaded", when to try again if that is known; the key is there only then.
+    """
 
     type: Literal["error"] = "error"
     context: ContextId | None = None
     code: str
     message: str
     retryable: bool
+    retry_after_s: float | None = Field(default=None, ge=0)
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_known(self, as_ever: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Clients of before do not know the key."""
+        told: dict[str, Any] = as_ever(self)
+        if self.retry_after_s is None:
+            told.pop("retry_after_s", None)
+        return told
 
 
 ServerMessage = Annotated[

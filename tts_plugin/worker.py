@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from tts_plugin.errors import EngineUnavailable
@@ -28,11 +29,11 @@ class SerialWorker:
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `call` on the thread and return its result or raise its exception; EngineUnavailable for a
-        call that comes after `close`, or waits then."""
+        call that comes after `close`, or waits then, or that tried to end the thread or the process."""
         if self._closed:
             raise EngineUnavailable(_CLOSED)
         try:
-            return await asyncio.wrap_future(self._thread.submit(call, *args, **kwargs))
+            return await asyncio.wrap_future(self._thread.submit(_contained, partial(call, *args, **kwargs)))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():
@@ -43,3 +44,13 @@ class SerialWorker:
         """Drop the calls that wait and let the thread end; does not block."""
         self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _contained(call: Callable[[], T]) -> T:
+    """A SystemExit of some library would reach the event loop, and end every other call with it."""
+    try:
+        return call()
+    except Exception:
+        raise
+    except BaseException as end:
+        raise EngineUnavailable(f"the worker's call ended in {type(end).__name__}; try again") from end

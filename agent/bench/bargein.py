@@ -23,8 +23,9 @@ from agent.browser import Talker
 from agent.config import load_settings
 from agent.ears import STT
 from agent.faq import Entry, Faq
+from agent.serving import serving
 from agent.session import Conversation
-from agent.web import Doors, Offered, build_app, serving
+from agent.web import Doors, Offered, build_app
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.audio import silence

@@ -6,6 +6,7 @@ A new backend is one entry in UNDER_TEST: how it is made, and a prompt that it t
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -29,27 +30,40 @@ LENGTH = 60  # codes of a scripted answer
 
 @dataclass(frozen=True)
 class Case:
-    """codes, globals_: how many of each it may say. draws: whether what it says depends on the seed."""
+    """codes, globals_: how many of each it may say. draws: whether what it says depends on the seed.
+    waits: whether it makes no step that its reader has not asked for, in this process."""
 
     name: str
     make: Callable[[], SemanticLM]
     codes: int
     globals_: int
     draws: bool = True
+    waits: bool = True
 
 
 def _scripted() -> SemanticLM:
     return ScriptedLM([Script(tuple(range(LENGTH)), delay_s=0.001)])
 
 
+def _vllm() -> SemanticLM:
+    from tests.vllm import engines
+
+    return engines.lm()
+
+
 UNDER_TEST = [
     Case("scripted", _scripted, LENGTH, GLOBAL_TOKENS, draws=False),
     Case("hf", tiny_lm.lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
+    Case("openvino", tiny_lm.openvino_lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
+    Case("hf static", tiny_lm.static_lm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL),
 ]
-# so even that the tiny model speaks for a while
-SAMPLING = Sampling(temperature=3.0, top_k=0, top_p=1.0)
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+if HAS_VLLM:
+    UNDER_TEST.append(Case("vllm", _vllm, tiny_lm.SEMANTIC, tiny_lm.GLOBAL, waits=False))
+# so even that the tiny models speak for a while; vLLM takes no higher temperature
+SAMPLING = Sampling(temperature=2.0, top_k=0, top_p=1.0)
 PROMPT = (1, 2, 3)
-LONG_SEED = 3  # with it the tiny model says more than 20 codes
+LONG_SEED = 8  # with it the tiny models say more than 20 codes
 
 
 @pytest.fixture(params=UNDER_TEST, ids=lambda case: case.name)
@@ -71,8 +85,15 @@ async def said(lm: SemanticLM, seed: int | None = LONG_SEED, prompt: tuple[int, 
 
 
 def test_every_backend_is_tested_and_can_be_named_in_the_settings() -> None:
-    assert set(LMS) <= {case.name for case in UNDER_TEST}
-    assert set(get_args(SparkSettings.model_fields["lm"].annotation)) == set(LMS)
+    elsewhere = set() if HAS_VLLM else {"vllm"}
+    assert set(LMS) <= {case.name for case in UNDER_TEST} | elsewhere
+    named, none = get_args(SparkSettings.model_fields["lm"].annotation)
+    assert (set(get_args(named)), none) == (set(LMS), type(None))
+
+
+@pytest.mark.skipif(not HAS_VLLM, reason="vLLM is not in this environment: make test-vllm runs its part")
+def test_vllm_is_among_them() -> None:
+    assert "vllm" in {case.name for case in UNDER_TEST}
 
 
 async def test_it_says_semantic_codes_and_ends(case: Case, lm: SemanticLM) -> None:
@@ -159,12 +180,41 @@ async def test_closing_early_lets_no_step_begin_after_the_one_that_runs(lm: Sema
         await anext(groups)
 
 
+async def test_a_reader_that_lingers_misses_nothing(lm: SemanticLM) -> None:
+    async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED)) as groups:
+        codes = list(await anext(groups))
+        await asyncio.sleep(0.05)  # time to run ahead, for one that does
+        codes += [code async for group in groups for code in group]
+    assert codes == await said(lm)
+
+
+@pytest.mark.parametrize("case", [case for case in UNDER_TEST if case.waits], ids=lambda case: case.name)
 async def test_a_reader_that_lingers_costs_no_steps(lm: SemanticLM) -> None:
     async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED)) as groups:
         await anext(groups)
         begun = lm.steps
         await asyncio.sleep(0.02)  # time for a step that nobody asked for
         assert lm.steps == begun
+
+
+@pytest.mark.parametrize("case", [case for case in UNDER_TEST if case.waits], ids=lambda case: case.name)
+async def test_no_step_begins_while_it_is_held(lm: SemanticLM) -> None:
+    async with aclosing(lm.generate(PROMPT, SAMPLING, LONG_SEED)) as groups:
+        await anext(groups)
+        begun = lm.steps
+        with lm.hold():
+            with lm.hold():
+                reading = asyncio.ensure_future(anext(groups))
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+            assert (lm.steps, reading.done()) == (begun, False)
+        assert await reading
+        with lm.hold():
+            reading = asyncio.ensure_future(anext(groups))
+            await asyncio.sleep(0)
+            reading.cancel()  # one that leaves need not wait
+            await asyncio.wait([reading])
+            assert reading.cancelled()
 
 
 async def test_closing_before_the_first_code_and_twice_is_fine(lm: SemanticLM) -> None:

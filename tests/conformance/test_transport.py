@@ -20,7 +20,10 @@ from livekit.agents.voice import io
 
 from agent.media_io import Control
 from tests.fakes_livekit import RATE, TICK_S, Handset, handset
+from tests.far_asterisk import a_phone_call
 from tests.far_browser import a_speaking_browser
+from tests.far_carrier import a_telephone_call
+from tests.far_room import a_telephone_in_a_room
 from tts_plugin.audio import Pcm, bytes_of, level_dbfs, samples_of
 
 AUDIBLE_DBFS = -45.0
@@ -107,6 +110,14 @@ TRANSPORTS: dict[str, Transport] = {
     "playout-48k": Transport(partial(_handset_call, 48000)),
     # the peer's own buffer holds 80 ms; the page cuts its gain instead of waiting for it
     "webrtc": Transport(a_speaking_browser, delay_s=0.25, mute_s=0.2),
+    "twilio": Transport(partial(a_telephone_call, "twilio")),
+    "telnyx": Transport(partial(a_telephone_call, "telnyx")),
+    "plivo": Transport(partial(a_telephone_call, "plivo")),
+    "audiosocket-8k": Transport(a_phone_call),
+    "audiosocket-16k": Transport(partial(a_phone_call, 16000)),
+    "audiosocket-dribble": Transport(partial(a_phone_call, dribble=True)),
+    # the track's queue holds 40 ms, the far peer's buffer 20 more
+    "livekit": Transport(a_telephone_in_a_room, delay_s=0.25, mute_s=0.2),
 }
 
 

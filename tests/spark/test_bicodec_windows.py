@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from tests.spark.codecs import golden, tiny, tiny_random, worst
-from tts_plugin.engines.spark.bicodec import PUBLISHED, TINY, BiCodec, CodecSizes, CodecWindow, random_bicodec
+from tts_plugin.engines.spark.bicodec import (
+    PUBLISHED,
+    TINY,
+    BiCodec,
+    CodecSizes,
+    CodecWindow,
+    random_bicodec,
+    shapes,
+)
 from tts_plugin.engines.spark.bicodec.backbone import Prenet
 from tts_plugin.engines.spark.bicodec.generator import Generator
 from tts_plugin.engines.spark.bicodec.random_weights import draw
@@ -82,6 +90,18 @@ def test_the_generators_reach_is_the_least_that_is_enough() -> None:
     assert torch.equal(changed.nonzero().flatten()[[0, -1]], torch.tensor([3, 2 * generator.reach + 3]))
 
 
+def test_each_layer_reads_only_the_frames_that_the_samples_depend_on() -> None:
+    """What it costs to generate tokens 10 .. 25 of 36, in tokens: the last layers are nearly all of it."""
+    spans = Generator(Weights(Listing()).unused().at("decoder"), PUBLISHED.decoder).spans(10, 26, 36)
+    rates = [1, 1, *[8] * 4, *[40] * 4, *[160] * 4, *[320] * 5]  # of a layer's input
+    assert spans[0] == (0, 36)
+    assert spans[-1] == (10 * 320, 26 * 320)
+    widths = [(stop - start) / rate for (start, stop), rate in zip(spans, rates, strict=True)]
+    assert widths == sorted(widths, reverse=True)
+    assert max(widths[6:]) < 19
+    assert max(widths[10:]) < 17
+
+
 @pytest.mark.parametrize(
     ("sizes", "prenet", "generator"), [(PUBLISHED, 57, 10), (TINY, 30, 10)], ids=["full", "tiny"]
 )
@@ -128,9 +148,7 @@ def test_a_row_of_a_batch_is_the_row_alone() -> None:
         assert worst(together[at], codec.decode(semantic[at : at + 1], voices[at : at + 1])[0]) < TOLERANCE
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_windows_of_any_shapes_decode_together_as_alone(seed: int) -> None:
-    codec = tiny_random()
+def some_windows(seed: int) -> list[CodecWindow]:
     draws = random.Random(seed)
     windows = []
     for at in range(draws.randrange(2, 7)):
@@ -138,14 +156,50 @@ def test_windows_of_any_shapes_decode_together_as_alone(seed: int) -> None:
         semantic, voice = tokens(1, count, seed=100 * seed + at)
         first = draws.randrange(count)
         windows.append(
-            CodecWindow(semantic[0], codec.speaker(voice)[0], first, draws.randrange(first, count) + 1)
+            CodecWindow(
+                semantic[0], tiny_random().speaker(voice)[0], first, draws.randrange(first, count) + 1
+            )
         )
+    return windows
+
+
+def of_fixed_shapes() -> BiCodec:
+    """tiny_random with the batches of a GPU."""
+    return BiCodec(Weights(Stored(draw(TINY, seed=3, stressed=True))), TINY, fixed_shapes=True)
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["as they are", "fixed shapes"])
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_of_any_shapes_decode_together_as_alone(seed: int, fixed: bool) -> None:
+    codec = of_fixed_shapes() if fixed else tiny_random()
+    windows = some_windows(seed)
     for window, wave in zip(windows, codec.decode_windows(windows), strict=True):
         alone = codec.decode_window(
             window.semantic[None], window.d_vector[None], window.emit_from, window.emit_to
         )
         assert wave.shape == ((window.emit_to - window.emit_from) * codec.hop,)
         assert worst(wave, alone[0]) < TOLERANCE
+
+
+def test_with_fixed_shapes_the_networks_see_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[torch.Size] = set()
+    run = Generator.__call__
+
+    def watched(generator: Generator, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        seen.add(x.shape)
+        return run(generator, x, lengths)
+
+    monkeypatch.setattr(Generator, "__call__", watched)
+    codec = of_fixed_shapes()
+    for seed in range(20):
+        codec.decode_windows(some_windows(seed))
+    assert {shape[0] for shape in seen} <= set(shapes.ROWS)
+    assert {shape[2] for shape in seen} <= set(shapes.TOKENS)
+    assert len(seen) > 2
+
+
+def test_a_size_beyond_the_last_is_a_multiple_of_it() -> None:
+    assert [shapes.rounded(count, (4, 10)) for count in (1, 4, 5, 10, 11, 21)] == [4, 4, 10, 10, 20, 30]
 
 
 def test_padding_a_row_with_tokens_is_not_the_same_as_its_end() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -22,6 +23,7 @@ from tts_plugin.engines.spark.engine import SparkEngine
 from tts_plugin.engines.spark.lm.hf import HfLM
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
+from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.errors import ConfigError, EngineUnavailable, SynthesisFailed
 from tts_plugin.limits import Latency
 from tts_plugin.utterance import Utterance
@@ -280,6 +282,53 @@ async def test_the_stages_of_the_first_frame_are_told_in_order(opened: Open, ava
     assert sum(stages.values()) == pytest.approx(waited_ms, abs=0.1)
 
 
+async def test_what_is_drawn_is_spoken_and_is_caught_by_the_watchdog_is_counted(
+    opened: Open, ava: Voice
+) -> None:
+    good = said()[0]
+    counts: list[dict[str, int]] = []
+    for scripts in ([good], [Script(()), good], [Script(codes(20), then="again"), good]):
+        async with Utterance(opened(ScriptedLM(scripts)), turn(ava), lead_s=None) as utterance:
+            utterance.push(TEXTS[0])
+            utterance.end()
+            assert [frame async for frame in utterance]
+        counts.append(utterance.timeline.report()["counts"])
+    drawn = len(good.codes)
+    assert counts[0] == {"tokens": drawn, "tokens_spoken": drawn}
+    assert counts[1] == {"tokens": drawn, "tokens_spoken": drawn, "watchdog_ended_at_once": 1}
+    assert counts[2]["watchdog_loop"] == 1
+    assert counts[2]["tokens"] > counts[2]["tokens_spoken"] == drawn
+
+
+async def test_a_turns_first_window_is_asked_for_as_such_and_later_ones_by_when_its_listener_runs_dry(
+    opened: Open, ava: Voice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float | None] = []
+    real = Vocoder.decode
+
+    async def noted(
+        vocoder: Vocoder,
+        semantic: Sequence[int],
+        d_vector: torch.Tensor,
+        emit_from: int,
+        emit_to: int,
+        *,
+        due_s: float | None = None,
+    ) -> Pcm:
+        asked.append(due_s)
+        return await real(vocoder, semantic, d_vector, emit_from, emit_to, due_s=due_s)
+
+    monkeypatch.setattr(Vocoder, "decode", noted)
+    began_s = time.monotonic()
+    frames = await spoken(opened(ScriptedLM(said())), turn(ava))
+    first, *later = asked
+    assert first is None
+    due_s = [when for when in later if when is not None]
+    assert len(due_s) == len(later) == len(frames) - 1 >= 2, "a turn's second segment is no first window"
+    assert due_s == sorted(due_s)
+    assert due_s[0] > began_s
+
+
 # the language model for real
 
 
@@ -309,6 +358,25 @@ async def test_turns_at_once_do_not_mix(opened: Open, ava: Voice, hf: HfLM) -> N
         ]
     for task, expected in zip(running, alone, strict=True):
         np.testing.assert_allclose(joined(task.result()), expected, atol=1)
+
+
+async def test_eight_voices_at_once_are_heard_each_in_its_own(
+    opened: Open, tmp_path: Path, codec: BiCodec
+) -> None:
+    """All say the same codes, so that only the voice tells them apart."""
+    script = Script(codes(likely(TEXTS[0])), delay_s=0.0005)
+    engine = opened(ScriptedLM([script]))
+    await engine.warm_up()
+    draw = np.random.default_rng(3)
+    globals_ = [draw.integers(0, 4096, 32).tolist() for _ in range(8)]
+    voices = [voice(tmp_path, INLINE.replace(str(list(GLOBALS)), str(tokens))) for tokens in globals_]
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(spoken(engine, turn(each), TEXTS[:1])) for each in voices]
+    said_by = [joined(task.result()) for task in running]
+    for tokens, heard in zip(globals_, said_by, strict=True):
+        whole = codec.decode(torch.tensor([script.codes]), torch.tensor([tokens]))[0]
+        np.testing.assert_allclose(heard, to_int16(whole.numpy()), atol=1)
+    assert all(np.abs(said_by[0].astype(int) - other).max() > 100 for other in said_by[1:])
 
 
 async def test_noise_lasts_as_long_as_speech_of_the_text_would(opened: Open, ava: Voice, hf: HfLM) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,27 @@ def expected(prompt: Sequence[int], most: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", [1, 60, PREFILL_TOKENS - 1, PREFILL_TOKENS, 2 * PREFILL_TOKENS + 5])
-async def test_steps_with_a_cache_and_a_small_head_say_what_the_whole_model_says(length: int) -> None:
+@pytest.mark.parametrize("make", [tiny_lm.lm, tiny_lm.static_lm])
+async def test_steps_with_a_cache_and_a_small_head_say_what_the_whole_model_says(
+    length: int, make: Callable[[], HfLM]
+) -> None:
     prompt = [number * 7 % tiny_lm.WORDS for number in range(length)]
-    lm = tiny_lm.lm()
+    lm = make()
     codes = await said(lm, prompt, most=20)
     await lm.aclose()
     assert codes == expected([*prompt, IDS.start_semantic], most=20)
     assert len(set(codes)) > 2, "the test would see a wrong step"
+
+
+async def test_a_static_cache_is_used_again_and_keeps_nothing_of_the_request_before() -> None:
+    lm = tiny_lm.static_lm()
+    fresh = await said(lm, [4, 5], most=10)
+    await said(lm, [1, 2, 3], EVEN, most=30)
+    caches = lm._loaded._static._free  # type: ignore[union-attr]  # loaded, and static
+    assert len(caches) == 1
+    assert await said(lm, [4, 5], most=10) == fresh
+    assert len(caches) == 1
+    await lm.aclose()
 
 
 async def test_a_prompt_that_starts_the_speech_itself_goes_on_from_its_codes() -> None:

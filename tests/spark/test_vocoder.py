@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 
 from tts_plugin.audio import Pcm, to_int16
 from tts_plugin.config import LatencySettings
-from tts_plugin.engines.spark.bicodec import TINY, BiCodec, random_bicodec
+from tts_plugin.engines.spark.bicodec import TINY, BiCodec, CodecWindow, random_bicodec
 from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Shape, Window, shape_of
 from tts_plugin.errors import EngineUnavailable, SynthesisFailed
@@ -125,4 +127,187 @@ async def test_closed_it_says_so(codec: BiCodec) -> None:
     await vocoder.aclose()
     with pytest.raises(EngineUnavailable):
         await vocoder.decode(codes, speaker, 0, 20)
+    worker.close()
+
+
+# --- who comes next
+
+
+class Gate:
+    """Holds the worker until it is opened, so that a test knows what waits; notes each batch."""
+
+    def __init__(self, codec: BiCodec, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.batches: list[list[int]] = []  # the first code of each window
+        real = codec.decode_windows
+
+        def gated(windows: Sequence[CodecWindow]) -> list[torch.Tensor]:
+            assert self.open.wait(10)
+            self.batches.append([int(window.semantic[0]) for window in windows])
+            return real(windows)
+
+        monkeypatch.setattr(codec, "decode_windows", gated)
+
+
+@pytest.fixture
+def gate(codec: BiCodec, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(codec, monkeypatch)
+
+
+class Hand:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Hold:
+    """A language model that can be held, and says when it is."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.times = 0
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self.held, self.times = True, self.times + 1
+        try:
+            yield
+        finally:
+            self.held = False
+
+
+async def test_the_most_urgent_is_decoded_first_and_a_first_window_before_all_who_have_audio(
+    codec: BiCodec, gate: Gate
+) -> None:
+    worker, hand = SerialWorker("test codec"), Hand()
+    vocoder = Vocoder(codec, worker, clock=hand)
+    vocoder.s_per_token = 1.0  # a device on which batches do not pay
+    _, speaker, _ = utterance(codec, 20)
+    async with asyncio.TaskGroup() as tasks:
+
+        def ask(code: int, due_s: float | None) -> None:
+            tasks.create_task(vocoder.decode([code] * 20, speaker, 0, 20, due_s=due_s))
+
+        ask(1, 103.0)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is on the worker
+        ask(2, 102.0)
+        ask(3, 100.5)
+        ask(4, None)
+        ask(5, 99.0)  # has run dry
+        ask(6, 101.0)
+        await asyncio.sleep(0)
+        gate.open.set()
+    assert gate.batches == [[1], [5], [4], [3], [6], [2]]
+    await vocoder.aclose()
+    worker.close()
+
+
+async def test_a_first_window_is_decoded_while_the_language_model_is_held_and_no_other_is(
+    codec: BiCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, held = Hold(), list[bool]()
+    real = codec.decode_windows
+
+    def noted(windows: Sequence[CodecWindow]) -> list[torch.Tensor]:
+        held.append(hold.held)
+        return real(windows)
+
+    monkeypatch.setattr(codec, "decode_windows", noted)
+    worker = SerialWorker("test codec")
+    vocoder = Vocoder(codec, worker, hold=hold)
+    codes, speaker, _ = utterance(codec, 20)
+    await vocoder.decode(codes, speaker, 0, 20)
+    await vocoder.decode(codes, speaker, 0, 20, due_s=0.0)
+    with pytest.raises(SynthesisFailed):
+        await vocoder.decode([10**6] * 20, speaker, 0, 20)
+    assert held == [True, False, True]
+    assert (hold.held, hold.times) == (False, 2), "and let go after an error, too"
+    await vocoder.aclose()
+    worker.close()
+
+
+async def test_windows_of_eight_speakers_asked_for_at_once_are_their_own(
+    vocoder: Vocoder, gate: Gate
+) -> None:
+    turns = [utterance(vocoder.codec, 40 + index, index) for index in range(8)]
+    gate.open.set()
+    alone = [await vocoder.decode(codes, speaker, 0, len(codes)) for codes, speaker, _ in turns]
+    vocoder.s_per_token = 0.0  # a device on which a batch costs as much as one
+    gate.open.clear()
+    gate.batches.clear()
+    first = asyncio.create_task(vocoder.decode(turns[0][0], turns[0][1], 0, 40, due_s=0.0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asked = [
+        asyncio.create_task(vocoder.decode(codes, speaker, 0, len(codes), due_s=0.0))
+        for codes, speaker, _ in turns
+    ]
+    await asyncio.sleep(0)
+    gate.open.set()
+    together = await asyncio.gather(*asked)
+    await first
+    assert [len(batch) for batch in gate.batches] == [1, 8]
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1)
+    for index in range(1, 8):
+        assert np.abs(together[0][:1000].astype(int) - together[index][:1000]).max() > 100
+
+
+async def test_a_bad_window_fails_alone_and_not_those_it_was_batched_with(
+    vocoder: Vocoder, gate: Gate
+) -> None:
+    codes, speaker, _ = utterance(vocoder.codec, 20)
+    vocoder.s_per_token = 0.0
+    asked = [
+        asyncio.create_task(vocoder.decode(row, speaker, 0, 20, due_s=0.0))
+        for row in (codes, codes, [10**6] * 20, codes)
+    ]
+    await asyncio.sleep(0)
+    gate.open.set()
+    made = await asyncio.gather(*asked, return_exceptions=True)
+    assert [isinstance(one, SynthesisFailed) for one in made] == [False, False, True, False]
+    assert all(len(one) == 20 * vocoder.codec.hop for one in made if isinstance(one, np.ndarray))
+
+
+async def test_a_codec_that_ends_its_thread_is_an_error_to_its_streams_and_the_next_are_decoded(
+    vocoder: Vocoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes, speaker, _ = utterance(vocoder.codec, 20)
+
+    def leave(_: Sequence[CodecWindow]) -> list[torch.Tensor]:
+        raise SystemExit(3)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(vocoder.codec, "decode_windows", leave)
+        both = [vocoder.decode(codes, speaker, 0, 20), vocoder.decode(codes, speaker, 0, 20)]
+        told = await asyncio.gather(*both, return_exceptions=True)
+    assert [isinstance(error, SynthesisFailed) and error.retryable for error in told] == [True, True]
+    assert len(await vocoder.decode(codes, speaker, 0, 20)) == 20 * vocoder.codec.hop
+
+
+async def test_closed_while_a_failed_batch_is_tried_again_all_of_it_is_told(
+    codec: BiCodec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail(windows: Sequence[CodecWindow]) -> list[torch.Tensor]:
+        if len(windows) == 1:
+            begun.set()
+            assert go_on.wait(10)
+        raise RuntimeError("a wire is loose")
+
+    monkeypatch.setattr(codec, "decode_windows", fail)
+    worker = SerialWorker("test codec")
+    vocoder = Vocoder(codec, worker)
+    vocoder.s_per_token = 0.0
+    codes, speaker, _ = utterance(codec, 20)
+    asked = [asyncio.create_task(vocoder.decode(codes, speaker, 0, 20)) for _ in range(3)]
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    await vocoder.aclose()
+    go_on.set()
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(error) for error in told] == [EngineUnavailable] * 3
     worker.close()

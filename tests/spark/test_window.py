@@ -81,3 +81,12 @@ def test_a_buffer_that_runs_low_is_filled_with_what_there_is() -> None:
     assert window.push(4, 0.0) == [Cut(0, 8, 12, 20)]  # with the first piece's look-ahead of 8
     assert window.push(12, 1.0) == []  # no hurry
     assert window.push(1, 0.05) == [Cut(0, 12, 17, 33)]  # and with the full one of 16 where it fits
+
+
+def test_a_listener_who_runs_dry_again_and_again_gets_longer_pieces_until_there_is_sound_left() -> None:
+    window = Window(BALANCED, REACH)
+    window.push(16, None)
+    sizes = [cut.tokens for _ in range(60) for cut in window.push(1, 0.0)]
+    assert sizes == [4, 8, 16, 16, 16]
+    assert [cut.tokens for _ in range(4) for cut in window.push(1, 0.05)] == [4]
+    assert [cut.tokens for _ in range(12) for cut in window.push(1, 0.0)] == [4, 8]

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from tts_plugin.config import OpenVinoSettings
 from tts_plugin.engines.spark.lm.hf import HfLM
+from tts_plugin.engines.spark.lm.openvino import OpenVinoLM, properties
+from tts_plugin.engines.spark.lm.openvino_net import Net, Reads
+from tts_plugin.engines.spark.lm.openvino_weights import Source, Weights, compressed
+from tts_plugin.engines.spark.lm_config import LmConfig
+from tts_plugin.engines.spark.model_files import ModelFiles
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 
 WORDS = 50  # text ids 0 .. 49
@@ -30,6 +38,15 @@ _FAMILIES = {
 }
 
 
+Told = Mapping[str, str | int]
+# Only the weights are compressed: what a step computes does not depend on who else is in it.
+EXACT: Told = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+}
+
+
 def vocabulary() -> Vocabulary:
     families = [f"{family}_{number}" for family, count in _FAMILIES.items() for number in range(count)]
     names = [f"<|{name}|>" for name in (*_CONTROLS.split(), *families)]
@@ -37,18 +54,18 @@ def vocabulary() -> Vocabulary:
 
 
 @cache
-def model(tied: bool = True) -> Qwen2ForCausalLM:
+def model(tied: bool = True, hidden: int = 32) -> Qwen2ForCausalLM:
     """The same weights every time; large ones, so that no two logits are close. Do not change it."""
     ids = vocabulary()
     config = Qwen2Config(
         vocab_size=ids.id_count + 6,  # rows of padding, as published
-        hidden_size=32,
+        hidden_size=hidden,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
-        initializer_range=0.3,
+        initializer_range=0.3 * (32 / hidden) ** 0.5,  # logits as far apart at any width
         tie_word_embeddings=tied,
         bos_token_id=0,
         eos_token_id=ids.eos,
@@ -60,11 +77,36 @@ def model(tied: bool = True) -> Qwen2ForCausalLM:
     return made
 
 
-def saved(folder: Path, *, tied: bool = True) -> Path:
+def saved(folder: Path, *, tied: bool = True, hidden: int = 32) -> Path:
     """A model directory with only its LLM part."""
-    model(tied).save_pretrained(folder / "LLM")
+    model(tied, hidden).save_pretrained(folder / "LLM")
     return folder
 
 
 def lm() -> HfLM:
     return HfLM(model, vocabulary())
+
+
+@cache
+def net() -> Net:
+    """The same model compiled by OpenVINO, as if loaded: a test need not wait. One LM at a time."""
+    with TemporaryDirectory() as folder:
+        return opened(saved(Path(folder)), Path(folder))
+
+
+def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8", told: Told | None = EXACT) -> Net:
+    """told: what OpenVINO is told besides the threads; None: as the engine does."""
+    files = ModelFiles(model_dir)
+    source = Source(files, LmConfig.read(files.lm_config), vocabulary(), weights)
+    place = compressed(source, cache_dir, lambda *_: None)
+    usual = properties(OpenVinoSettings(threads=1))
+    return Net(source, place, usual if told is None else {"INFERENCE_NUM_THREADS": 1, **told})
+
+
+def openvino_lm(load: Callable[[], Reads] = net) -> OpenVinoLM:
+    ids = vocabulary()
+    return OpenVinoLM(load, ids, tokens=ids.id_count + 6, context=512)
+
+
+def static_lm() -> HfLM:
+    return HfLM(model, vocabulary(), static_tokens=512)

@@ -22,6 +22,7 @@ from livekit.agents import (
 from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, NotGivenOr
 
 from tts_plugin import __version__, errors
+from tts_plugin.adapters.backoff import Backoff
 from tts_plugin.adapters.livekit_errors import api_error
 from tts_plugin.adapters.livekit_turn import Attempt, opening_of
 from tts_plugin.adapters.source import Options, Speech, open_source
@@ -195,6 +196,7 @@ class SynthesizeStream(tts.SynthesizeStream):
     def __init__(self, owner: TTS, options: Options, conn_options: APIConnectOptions) -> None:
         self._owner = owner
         self._options = options
+        self._backoff = Backoff(conn_options.timeout)
         super().__init__(tts=owner, conn_options=conn_options)
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
@@ -205,7 +207,7 @@ class SynthesizeStream(tts.SynthesizeStream):
         anchor = _no_anchor if self._started_time else self._anchor
         turn = Attempt(output_emitter, self._options, self._conn_options.timeout, LEAD_S, anchor)
         # judged by what was pushed, of which LiveKit itself drops what follows a flush
-        await _run(self._owner, turn, self._texts(), lambda: self._pushed_text)
+        await _run(self._owner, turn, self._backoff, self._texts(), lambda: self._pushed_text)
         self._acquire_time, self._connection_reused = turn.acquire_s, turn.connection_reused
 
     async def _texts(self) -> AsyncGenerator[str | None]:
@@ -223,12 +225,13 @@ class ChunkedStream(tts.ChunkedStream):
     def __init__(self, owner: TTS, text: str, options: Options, conn_options: APIConnectOptions) -> None:
         self._owner = owner
         self._options = options
+        self._backoff = Backoff(conn_options.timeout)
         super().__init__(tts=owner, input_text=text, conn_options=conn_options)
 
     async def _run(self, output_emitter: tts.AudioEmitter) -> None:
         _initialize(output_emitter, self._owner.sample_rate, stream=False)
         turn = Attempt(output_emitter, self._options, self._conn_options.timeout, None, _no_anchor)
-        await _run(self._owner, turn, self._texts(), lambda: self._input_text)
+        await _run(self._owner, turn, self._backoff, self._texts(), lambda: self._input_text)
         self._acquire_time, self._connection_reused = turn.acquire_s, turn.connection_reused
 
     async def _texts(self) -> AsyncGenerator[str | None]:
@@ -236,14 +239,20 @@ class ChunkedStream(tts.ChunkedStream):
 
 
 async def _run(
-    owner: TTS, turn: Attempt, texts: AsyncGenerator[str | None], pushed: Callable[[], str]
+    owner: TTS,
+    turn: Attempt,
+    backoff: Backoff,
+    texts: AsyncGenerator[str | None],
+    pushed: Callable[[], str],
 ) -> None:
     """Speak, or be silent for a moment where nothing can be spoken; every exception is an APIError."""
+    await backoff.wait()
     try:
         spoke = await owner._speak(turn, texts)
     except APIError:
         raise
     except errors.TTSError as error:
+        backoff.note(error)
         raise api_error(error) from error
     except Exception as error:  # LiveKit neither reports nor survives any other kind
         logger.exception("speaking failed")

@@ -24,6 +24,7 @@ def api_error(error: errors.TTSError) -> APIError:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), None)
     if status is None:
         return APIError(str(error), body={"code": error.code}, retryable=error.retryable)
-    return APIStatusError(
-        str(error), status_code=status, body={"code": error.code}, retryable=error.retryable
-    )
+    body: dict[str, str | float] = {"code": error.code}
+    if isinstance(error, errors.Overloaded) and error.retry_after_s is not None:
+        body["retry_after_s"] = error.retry_after_s
+    return APIStatusError(str(error), status_code=status, body=body, retryable=error.retryable)

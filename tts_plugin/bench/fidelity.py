@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from tts_plugin.arguments import Parser, whole_number
+from tts_plugin.bench.chunks import CROSS_FADED, Chunker, CrossFader
 from tts_plugin.bench.report import save_rows, show_rows
 from tts_plugin.config import load_settings
 from tts_plugin.engines.spark.bicodec import BiCodec, load_bicodec, random_bicodec
@@ -22,10 +23,6 @@ Wave = NDArray[np.float64]
 
 _CAP_DB = 140.0  # equal to the last bit
 _HOP = 25  # tokens of a later piece: the engine's are 4 to 50, as the playing buffer allows
-_BASELINE_CHUNK = 50  # tokens, 1 s
-_BASELINE_GROWTH = 2.0
-_BASELINE_MOST = 400
-_BASELINE_OVERLAP = 5  # tokens, 0.1 s, over which two chunks are cross-faded
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +108,11 @@ def measured(codec: BiCodec, tokens: int, utterances: int) -> list[Row]:
         streams = [_streamed(codec, codes, voice, cuts) for codes, voice, _ in said]
         seams = [cut.emit_to * codec.hop for cut in cuts[:-1]]
         rows.append(_row(policy, policy.first + policy.first_right, streams, said, seams, codec.hop))
-    chunks = list(_chunks(tokens))
+    chunks = _chunks(tokens)
     streams = [_cross_faded(codec, codes, voice, chunks) for codes, voice, _ in said]
     seams = [start * codec.hop for start, _ in chunks[1:]]
-    baseline = Policy("50-token chunks, cross-fade", _BASELINE_CHUNK, _BASELINE_CHUNK, 0, 0, 0)
-    rows.append(_row(baseline, _BASELINE_CHUNK, streams, said, seams, codec.hop))
+    baseline = Policy("50-token chunks, cross-fade", CROSS_FADED.first, CROSS_FADED.first, 0, 0, 0)
+    rows.append(_row(baseline, CROSS_FADED.first, streams, said, seams, codec.hop))
     return rows
 
 
@@ -145,28 +142,24 @@ def _streamed(codec: BiCodec, codes: torch.Tensor, voice: torch.Tensor, cuts: Se
     )
 
 
-def _chunks(tokens: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of the other policy's chunks, each beginning with the last one's end."""
-    start, size = 0, _BASELINE_CHUNK
-    while start + size < tokens:
-        yield start, start + size
-        start += size - _BASELINE_OVERLAP
-        size = min(_BASELINE_MOST, round(size * _BASELINE_GROWTH))
-    yield start, tokens
+def _chunks(tokens: int) -> list[tuple[int, int]]:
+    """(start, stop) of the other policy's chunks."""
+    chunker = Chunker(CROSS_FADED)
+    return [*chunker.push(tokens), chunker.flush()]
 
 
 def _cross_faded(
     codec: BiCodec, codes: torch.Tensor, voice: torch.Tensor, chunks: Sequence[tuple[int, int]]
 ) -> Wave:
-    fade = _BASELINE_OVERLAP * codec.hop
-    ramp = np.linspace(0.0, 1.0, fade)
-    whole = np.zeros(0)
-    for start, stop in chunks:
-        wave = _wave(codec.decode_window(codes[:, start:stop], voice, 0, stop - start))
-        if len(whole):
-            wave[:fade] = wave[:fade] * ramp + whole[-fade:] * (1 - ramp)
-        whole = np.concatenate((whole[: start * codec.hop], wave))
-    return whole
+    fader = CrossFader(CROSS_FADED.overlap * codec.hop)
+    waves = [
+        (
+            _wave(codec.decode_window(codes[:, start:stop], voice, 0, stop - start)),
+            (start, stop) == chunks[-1],
+        )
+        for start, stop in chunks
+    ]
+    return np.concatenate([fader.push(wave, is_last=is_last) for wave, is_last in waves])
 
 
 def _row(

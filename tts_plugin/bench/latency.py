@@ -4,7 +4,6 @@ engine server and the LiveKit plugin, the way an agent uses them."""
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -13,35 +12,10 @@ from pathlib import Path
 from tts_plugin import TTS
 from tts_plugin.arguments import Parser, whole_number
 from tts_plugin.bench.report import Figure, save, show
+from tts_plugin.bench.texts import LLM_TOKENS_PER_S, LONG, REPLIES, SHORT, tokens_of
 from tts_plugin.config import load_settings
 from tts_plugin.remote import Remote, Request
 from tts_plugin.server.local import LocalServer
-
-_LLM_TOKENS_PER_S = 30.0
-_SHORT = (
-    "Hello there.",
-    "Sure, I can help you with that.",
-    "Your order is on its way.",
-    "Thanks for waiting.",
-    "We are open until six.",
-)
-# first sentences as language models begin their answers
-_REPLIES = (
-    "Sure, I can help you with that. Could you tell me your order number?",
-    "Our office is open from nine to five, Monday to Friday, and on Saturdays until noon.",
-    "I am sorry to hear that. Let me see what I can do for you.",
-    "Yes, we deliver to every address in the country, usually within two working days.",
-    "You can return anything within thirty days, as long as it is unused.",
-    "Good question! The basic plan costs ten dollars a month, and you can cancel at any time.",
-    "Of course. I will put you through to one of my colleagues right away.",
-    "To change your address, please open your account and choose the settings page.",
-    "Thank you for calling. How can I help you today?",
-    "That depends on your plan, but most customers get a reply within an hour.",
-)
-_LONG = (
-    "The ferry to the island leaves at nine every morning, and it takes about two hours to cross the bay. "
-    "You can buy a ticket at the kiosk by the old lighthouse. Please bring a coat, since it can be windy."
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,18 +46,18 @@ async def _measure(
             aclosing(TTS(voice=voice, url=where.url, token=where.token)) as tts,
         ):
             await remote.connect()
-            await _first_frame_ms(tts, _SHORT[0])  # opens the plugin's own connection
+            await _first_frame_ms(tts, SHORT[0])  # opens the plugin's own connection
             cancels = [await _cancel_ms(remote, voice) for _ in range(rounds * 5)]
             figures = {
                 "LiveKit push to first frame, ms": Figure.of(
-                    [await _first_frame_ms(tts, text) for _ in range(rounds) for text in _SHORT]
+                    [await _first_frame_ms(tts, text) for _ in range(rounds) for text in SHORT]
                 ),
-                **_figures([await _stages_ms(remote, voice, text) for _ in range(rounds) for text in _SHORT]),
+                **_figures([await _stages_ms(remote, voice, text) for _ in range(rounds) for text in SHORT]),
                 "LLM's first token to first frame, ms": Figure.of(
                     [
-                        await _first_frame_ms(tts, text, _LLM_TOKENS_PER_S)
+                        await _first_frame_ms(tts, text, LLM_TOKENS_PER_S)
                         for _ in range(max(1, rounds // 3))
-                        for text in _REPLIES
+                        for text in REPLIES
                     ]
                 ),
                 "cancel to engine free, ms": Figure.of([waited for waited, _ in cancels]),
@@ -133,15 +107,10 @@ async def _first_frame_ms(tts: TTS, text: str, tokens_per_s: float | None = None
         return waited_s * 1000
 
 
-def tokens_of(text: str) -> list[str]:
-    """The text in pieces about as long as a language model's tokens: a word with its space, a mark."""
-    return re.findall(r"\s*\w{1,8}|\s*[^\w\s]", text)
-
-
 async def _cancel_ms(remote: Remote, voice: str | None) -> tuple[float, float]:
     """(from cancel to the server's word that the engine is free, audio made for nothing)."""
     async with remote.utterance(Request(rate=24000, voice=voice)) as utterance:
-        utterance.push(_LONG)
+        utterance.push(LONG)
         utterance.end()
         await anext(utterance)
         begun_s = time.perf_counter()
@@ -156,7 +125,7 @@ async def _play(remote: Remote, voice: str | None, wait_s: float) -> tuple[float
     latest_s = float("-inf")
     async with remote.utterance(Request(rate=24000, voice=voice)) as utterance:
         begun_s = time.perf_counter()
-        utterance.push(_LONG)
+        utterance.push(LONG)
         utterance.end()
         first_s: float | None = None
         async for frame in utterance:

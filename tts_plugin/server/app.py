@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, WebSocket
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from tts_plugin.config import Settings
-from tts_plugin.engine import ENGINES, load_engine
+from tts_plugin.engine import ENGINES, Engine, load_engine
 from tts_plugin.errors import TTSError, told
+from tts_plugin.server.admission import Admission
 from tts_plugin.server.auth import Doors
 from tts_plugin.server.engines import Engines
+from tts_plugin.server.ledger import Ledger
+from tts_plugin.server.metrics import CONTENT_TYPE, Metrics
+from tts_plugin.server.openai import OpenAI
 from tts_plugin.server.stream import Limits, Streams
 from tts_plugin.voices import VoiceRegistry, described, open_registry
 from tts_plugin.wire import PATH
@@ -29,19 +33,25 @@ def create_app(
     settings: Settings,
     *,
     registry: VoiceRegistry | None = None,
-    engines: Engines | None = None,
+    build: Callable[[str], Engine] | None = None,
     limits: Limits | None = None,
 ) -> FastAPI:
     """The app; ConfigError if its host is open to others and there is no token.
 
     It answers as soon as it starts and warms the engines meanwhile; `/readyz` tells when they are.
-    registry, engines: None takes the deployment's, as the settings say.
+    registry: None takes the deployment's, as the settings say; build: makes an engine by name, likewise.
     """
     settings.server.require_closed_door()
     voices = registry or open_registry(settings.engine, ENGINES)
-    loaded = engines or Engines(partial(load_engine, settings=settings.engine))
+    admission = Admission(settings)
+    make = build or partial(load_engine, settings=settings.engine)
+    loaded = Engines(lambda name: admission.admitted(name, make(name)))
     worker = SerialWorker("voices")
-    streams = Streams(settings, voices, loaded, worker, limits or Limits())
+    metrics = Metrics(admission.gates, lambda: streams.connections)
+    ledger = Ledger(metrics)
+    limits = limits or Limits()
+    streams = Streams(settings, voices, loaded, worker, ledger, limits)
+    openai = OpenAI(settings, voices, loaded, worker, ledger, limits.stall_s)
 
     def to_warm() -> tuple[str, ...]:
         return (voices.default.engine,) if settings.engine.warm is None else settings.engine.warm
@@ -65,6 +75,7 @@ def create_app(
             warming.cancel()
             await asyncio.wait([warming])
             await loaded.aclose()
+            openai.close()
             worker.close()
 
     app = FastAPI(title="Sparkvoice engine", lifespan=lifespan, openapi_url=None)  # see docs/protocol.md
@@ -88,6 +99,11 @@ def create_app(
             state["error"] = told(failures[0])
         return JSONResponse(state, 200 if ready else 503)
 
+    @app.get("/metrics")
+    async def scrape() -> Response:
+        """For Prometheus; docs/metrics.md says what there is."""
+        return Response(metrics.exposition(), media_type=CONTENT_TYPE)
+
     @app.get("/v1/voices")
     async def list_voices() -> dict[str, Any]:
         """Every voice, the default one's id, and how many complaints there are about voice files."""
@@ -97,6 +113,7 @@ def create_app(
     async def stream(socket: WebSocket) -> None:
         await streams.serve(socket)
 
+    openai.add_to(app)
     return app
 
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tts_plugin.config import ServerSettings
 from tts_plugin.hosts import is_loopback, name_of
+from tts_plugin.server.openai_errors import error_body, type_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class Refusal:
 
     def response(self) -> JSONResponse:
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
-        error = {"code": self.code, "message": self.message, "retryable": self.retryable}
-        return JSONResponse({"error": error}, self.status, headers)
+        body = error_body(self.code, self.message, self.retryable, type_of(self.status))
+        return JSONResponse(body, self.status, headers)
 
 
 class Doors:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from tts_plugin import g711
 from tts_plugin.audio import AudioFrame, bytes_of
 from tts_plugin.engine import Engine, Turn
 from tts_plugin.errors import BadRequest, SynthesisFailed, TTSError, told
+from tts_plugin.server.ledger import Ledger
 from tts_plugin.server.outbox import Outbox
 from tts_plugin.spoken import Span
 from tts_plugin.utterance import Utterance
@@ -39,7 +38,8 @@ class Context:
     """Owns the Utterance and the lane of one turn; `run` is its task.
 
     on_over: called as its last message goes out; from then on the context is no more. cast: finds the
-    voice (None: the default) and its engine. lead_s: of a start that names none.
+    voice (None: the default) and its engine. ledger: is told what it came to. lead_s: of a start that names
+    none.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Context:
         *,
         on_over: Callable[[], None],
         cast: Cast,
+        ledger: Ledger,
         max_text_chars: int,
         lead_s: float,
     ) -> None:
@@ -56,6 +57,7 @@ class Context:
         self._outbox = outbox
         self._on_over = on_over
         self._cast = cast
+        self._ledger = ledger
         self._max_text_chars = max_text_chars
         self._lead_s = start.lead_s if "lead_s" in start.model_fields_set else lead_s
         self._lane = outbox.lane(on_over)
@@ -65,7 +67,7 @@ class Context:
         self._ended = False
         self._scope: asyncio.Timeout | None = None  # leaving it is the cancel
         self._verdict: Cancelled | Error | None = None  # what ends the context instead of `done`
-        self._facts: dict[str, Any] = {}
+        self._voice: Voice | None = None
 
     def feed(self, message: Text | Flush | End) -> None:
         """Text, a flush or the end of the text; text that may not come fails the context."""
@@ -109,7 +111,7 @@ class Context:
             # a lane of its own: the old one is closed, so nothing late can follow
             self._outbox.lane(self._on_over).finish(last)
         finally:
-            self._log(last)
+            self._record(last)
 
     def _stop(self, verdict: Cancelled | Error) -> None:
         if self._verdict is not None:
@@ -134,7 +136,7 @@ class Context:
     async def _spoken(self) -> Done:
         start = self._start
         voice, engine = await self._cast(start.voice)
-        self._facts |= {"voice": voice.id, "engine": voice.engine}
+        self._voice = voice
         turn = Turn(voice, seed=start.seed, speed=start.speed, latency=start.latency)
         async with Utterance(engine, turn, rate=start.rate, lead_s=self._lead_s) as utterance:
             await self._lane.put(
@@ -163,17 +165,21 @@ class Context:
     def _error(self, error: TTSError) -> Error:
         return error_message(error, self._start.context)
 
-    def _log(self, last: Done | Cancelled | Error | None) -> None:
-        """One line an utterance: what happened when, never the text (an error's message may quote it)."""
-        facts: dict[str, Any] = {"outcome": "disconnected" if last is None else last.type, **self._facts}
-        facts |= {"rate": self._start.rate, "encoding": self._start.encoding, "chars": self._chars}
-        if isinstance(last, Error):
-            facts["code"] = last.code
+    def _record(self, last: Done | Cancelled | Error | None) -> None:
+        facts = {"context": self._start.context, "rate": self._start.rate, "encoding": self._start.encoding}
+        utterance, orphan_s = self._utterance, 0.0
         if isinstance(last, Cancelled):
-            facts["orphan_ms"] = last.orphan_ms
-        if self._utterance is not None:
-            facts |= {"rate": self._utterance.rate, **self._utterance.timeline.report()}
-        log.info("utterance %s", json.dumps(facts))
+            orphan_s = last.orphan_ms / 1000
+        elif last is None and utterance is not None:
+            orphan_s = utterance.orphan_s
+        self._ledger.close(
+            "disconnected" if last is None else last.type,
+            self._voice,
+            utterance,
+            {**facts, "chars": self._chars},
+            code=last.code if isinstance(last, Error) else None,
+            orphan_s=orphan_s,
+        )
 
 
 class _SpanNews:

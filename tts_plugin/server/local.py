@@ -35,17 +35,24 @@ _BACK_OFF_S = 0.1  # after a child that did not come up; doubled with each in a 
 _CHECK_S = 10.0  # between two looks at a child that is up, and how long it may take to answer one
 _MISSED_CHECKS = 3  # in a row, after which it counts as hung; a busy machine misses one
 _QUICK_DEATHS = 3  # children in a row that died before they were ready, after which callers get an error
-_NEEDED = ("fastapi", "uvicorn")  # what the extra `server` brings
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client")  # what the extra `server` brings
 
 
 class LocalServer:
-    """Starts the child on the first `address()`; every method may be called from any thread or loop."""
+    """Starts the child on the first `address()`; every method may be called from any thread or loop.
+
+    keep_port: never listen at another port than the first one, because others were told the address and
+    cannot be told again; while somebody else has taken it, the child does not come up.
+    """
 
     _shared: ClassVar[dict[Path | None, LocalServer]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, config: Path | None = None, *, check_s: float = _CHECK_S) -> None:
+    def __init__(
+        self, config: Path | None = None, *, keep_port: bool = False, check_s: float = _CHECK_S
+    ) -> None:
         self._config = config
+        self._keep_port = keep_port
         self._check_s = check_s
         self._owner = os.getpid()
         self._token = secrets.token_urlsafe(24)
@@ -122,7 +129,8 @@ class LocalServer:
                 address = self._wait_ready(child)
             except TTSError as failed:
                 deaths += 1
-                self._port = 0  # somebody else may have taken it
+                if not self._keep_port:
+                    self._port = 0  # somebody else may have taken it
                 _end(child)
                 if deaths >= _QUICK_DEATHS or not failed.retryable:
                     log.error("the engine server does not come up: %s", failed)

@@ -18,6 +18,7 @@ from tts_plugin.errors import BadRequest, Overloaded, TTSError
 from tts_plugin.server.auth import Refusal
 from tts_plugin.server.context import Cast, Context, error_message
 from tts_plugin.server.engines import Engines
+from tts_plugin.server.ledger import Ledger
 from tts_plugin.server.outbox import Outbox, Payload
 from tts_plugin.voices import Voice, VoiceRegistry
 from tts_plugin.wire import Cancel, ContextId, End, Flush, Start, Text, parse_client
@@ -53,14 +54,21 @@ class Streams:
         registry: VoiceRegistry,
         engines: Engines,
         worker: SerialWorker,
+        ledger: Ledger,
         limits: Limits,
     ) -> None:
         self._settings = settings
         self._registry = registry
         self._engines = engines
         self._worker = worker
+        self._ledger = ledger
         self._limits = limits
         self._open = 0
+
+    @property
+    def connections(self) -> int:
+        """Open now."""
+        return self._open
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end."""
@@ -75,7 +83,7 @@ class Streams:
                 await socket.accept()
             except WebSocketDisconnect:  # it left during the handshake
                 return
-            await Connection(socket, self._settings, self.cast, self._limits).run()
+            await Connection(socket, self._settings, self.cast, self._ledger, self._limits).run()
         finally:
             self._open -= 1
 
@@ -91,10 +99,13 @@ class Streams:
 class Connection:
     """One client: a reader, a writer and a task a context, in a group that ends with any of the first two."""
 
-    def __init__(self, socket: WebSocket, settings: Settings, cast: Cast, limits: Limits) -> None:
+    def __init__(
+        self, socket: WebSocket, settings: Settings, cast: Cast, ledger: Ledger, limits: Limits
+    ) -> None:
         self._socket = socket
         self._settings = settings
         self._cast = cast
+        self._ledger = ledger
         self._limits = limits
         self._outbox = Outbox(self._send, limits.stall_s)
         self._complaints = self._outbox.lane(lambda: None)
@@ -182,6 +193,7 @@ class Connection:
             self._outbox,
             on_over=partial(self._over, number),
             cast=self._cast,
+            ledger=self._ledger,
             max_text_chars=self._settings.engine.max_text_chars,
             lead_s=self._settings.engine.lead_s,
         )

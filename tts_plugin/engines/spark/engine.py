@@ -12,34 +12,40 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import cast
 
 import numpy as np
 
 from tts_plugin.audio import AudioFrame, Pcm
-from tts_plugin.config import EngineSettings, SparkSettings
+from tts_plugin.config import EngineSettings, SparkSettings, cache_folder
 from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.engines.spark.ahead import read_ahead
-from tts_plugin.engines.spark.bicodec import load_bicodec
+from tts_plugin.engines.spark.bicodec import Runtime, load_bicodec
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.continuity import Continuity, Tail, gap
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.model_files import configured
 from tts_plugin.engines.spark.noise import of_likely_length
 from tts_plugin.engines.spark.pace import Pace
-from tts_plugin.engines.spark.playing import Playing
 from tts_plugin.engines.spark.recovery import recovered
 from tts_plugin.engines.spark.speakers import Speaker, Speakers
 from tts_plugin.engines.spark.vocoder import Vocoder
 from tts_plugin.engines.spark.window import Cut, Window, shape_of
+from tts_plugin.errors import NotInstalled
+from tts_plugin.playing import Playing
 from tts_plugin.text.numbers import spell_out
-from tts_plugin.timing import Note
+from tts_plugin.timing import Count, Note
 from tts_plugin.worker import SerialWorker
 
 _AHEAD = 100  # codes that the language model may be ahead of the vocoder: 2 s, what a cancel can waste
 
 # name in the settings -> "module:factory", imported on use
-LMS: dict[str, str] = {"hf": "tts_plugin.engines.spark.lm.hf:build"}
+LMS: dict[str, str] = {
+    "hf": "tts_plugin.engines.spark.lm.hf:build",
+    "openvino": "tts_plugin.engines.spark.lm.openvino:build",
+    "vllm": "tts_plugin.engines.spark.lm.vllm:build",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,7 @@ class SparkEngine:
     async def warm_up(self) -> None:
         parts = await self._loaded()
         await parts.lm.warm_up()
+        await self._worker.run(parts.vocoder.codec.warm_up)
         some = Cut(0, 0, 8, 16)
         await parts.vocoder.decode([0] * some.ctx_to, parts.speakers.anybody(), some.emit_from, some.emit_to)
 
@@ -96,10 +103,13 @@ class SparkEngine:
                     self._checkpoint.path,
                     dtype=self._settings.codec_dtype,
                     device=self._settings.device,
+                    runtime=codec_runtime(self._settings),
+                    threads=self._settings.codec_threads,
+                    cache=cache_folder(),
                 )
                 codec = await self._worker.run(load)
                 speakers = Speakers(self._checkpoint, codec, self._lm, self._worker, self._settings.ref_s)
-                self._parts = _Parts(self._lm, Vocoder(codec, self._worker), speakers)
+                self._parts = _Parts(self._lm, Vocoder(codec, self._worker, hold=self._lm.hold), speakers)
             return self._parts
 
 
@@ -152,7 +162,8 @@ class _Speech:
         generate = partial(self._generate, index)
         if self._is_noise:
             return of_likely_length(text, generate(text, 0))
-        return recovered(text, generate, hold=self._shape.first + self._shape.first_right)
+        hold = self._shape.first + self._shape.first_right
+        return recovered(text, generate, hold=hold, count=self._turn.count)
 
     def _generate(self, index: int, text: str, attempt: int) -> AsyncGenerator[list[int]]:
         """The codes of `text`; a later attempt has another seed, and nothing that may have misled it."""
@@ -166,7 +177,7 @@ class _Speech:
         seed = int(np.random.SeedSequence((self._seed, index, attempt)).generate_state(1)[0])
         note = self._turn.note
         codes = self._parts.lm.generate(prompt, self._sampling, seed, lambda: note("queue"))
-        return _noting(codes, note)
+        return _noting(codes, note, self._turn.count)
 
     async def _decode(self, codes: list[int], cut: Cut) -> Pcm:
         self._turn.note("tokens")
@@ -175,8 +186,10 @@ class _Speech:
             self._speaker.d_vector,
             cut.emit_from - cut.ctx_from,
             cut.emit_to - cut.ctx_from,
+            due_s=self._playing.dry_at_s,
         )
         self._turn.note("vocoder")
+        self._turn.count("tokens_spoken", cut.tokens)
         return pcm
 
     def _handed_out(self, pcm: Pcm) -> Pcm:
@@ -184,16 +197,42 @@ class _Speech:
         return pcm
 
 
-async def _noting(codes: AsyncGenerator[list[int]], note: Note) -> AsyncGenerator[list[int]]:
+async def _noting(codes: AsyncGenerator[list[int]], note: Note, count: Count) -> AsyncGenerator[list[int]]:
     async with aclosing(codes):
         async for group in codes:
             note("prefill")
+            count("tokens", len(group))
             yield group
+
+
+def codec_runtime(settings: SparkSettings) -> Runtime:
+    """What runs the codec; NotInstalled if it was asked for and is not there."""
+    installed = find_spec("openvino") is not None
+    if settings.codec == "openvino" and not installed:
+        raise NotInstalled(
+            "engine.spark.codec: openvino needs the module openvino, not installed here: "
+            'pip install "sparkvoice[openvino]", or set engine.spark.codec: torch'
+        )
+    return settings.codec or ("openvino" if settings.device == "cpu" and installed else "torch")
 
 
 def build(settings: EngineSettings) -> Engine:
     spark = settings.spark
     checkpoint = Checkpoint.open(configured(spark))
-    module, _, factory = LMS[spark.lm].partition(":")
-    make = cast(Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory))
-    return SparkEngine(checkpoint, spark, make(checkpoint, spark))
+    return SparkEngine(checkpoint, spark, _lm(checkpoint, spark))
+
+
+def _lm(checkpoint: Checkpoint, spark: SparkSettings) -> SemanticLM:
+    name = spark.backend
+    module, _, factory = LMS[name].partition(":")
+    try:
+        make = cast(
+            Callable[[Checkpoint, SparkSettings], SemanticLM], getattr(import_module(module), factory)
+        )
+    except ModuleNotFoundError as missing:
+        others = " or ".join(f"engine.spark.lm: {other}" for other in LMS if other != name)
+        raise NotInstalled(
+            f"language model backend {name} needs the module {missing.name}, not installed here: "
+            f'pip install "sparkvoice[{name}]", or set {others}'
+        ) from missing
+    return make(checkpoint, spark)

@@ -21,8 +21,13 @@ class _Published(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
+class _Rope(_Published):
+    rope_theta: Annotated[float, Field(gt=0)]
+    rope_type: Literal["default"] = "default"
+
+
 class LmConfig(_Published):
-    """LLM/config.json: what of a Qwen2 decides its shapes and its end token."""
+    """LLM/config.json: what of a Qwen2 decides its shapes, its end token and its numbers."""
 
     model_type: Literal["qwen2"]
     hidden_size: Count
@@ -33,6 +38,15 @@ class LmConfig(_Published):
     vocab_size: Count
     tie_word_embeddings: bool = False
     eos_token_id: int | list[int]
+    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+    max_position_embeddings: Count = 32_768
+    rope_theta: Annotated[float, Field(gt=0)] = 1_000_000.0
+    rope_parameters: _Rope | None = None
+
+    @property
+    def theta(self) -> float:
+        """The base of the rotary angles, which newer files keep in a section of its own."""
+        return self.rope_parameters.rope_theta if self.rope_parameters else self.rope_theta
 
     @classmethod
     def read(cls, path: Path) -> LmConfig:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tts_plugin.engines.spark.watchdog import Verdict, Watchdog
 from tts_plugin.errors import SynthesisFailed
+from tts_plugin.timing import Count, uncounted
 
 ATTEMPTS = 2  # of a whole text; then each half has as many
 # generate(text, attempt): the codes of `text`; attempt 0, 1, 2 ... of this call of `recovered`
@@ -42,6 +43,7 @@ async def recovered(
     watch: Callable[[str], Watchdog] = Watchdog,
     split: Split = halves,
     attempts: int = ATTEMPTS,
+    count: Count = uncounted,
 ) -> AsyncGenerator[list[int]]:
     """The codes of `text`, watched and, while it costs the listener nothing, made again.
 
@@ -51,8 +53,9 @@ async def recovered(
     after `attempts` of them the text is split and each part has as many.
     Once codes are out, or when all is tried, a bad verdict is SynthesisFailed, and no code after it is
     given on. Errors of `generate` pass as they are. Closing this closes what `generate` returned.
+    count: told of each bad verdict, as "watchdog_loop" and so on.
     """
-    tries = _Tries(generate, watch, hold, attempts)
+    tries = _Tries(generate, watch, hold, attempts, count)
     parts: tuple[str, ...] = (text,)
     try:
         async with aclosing(tries.speak(text)) as codes:
@@ -77,6 +80,7 @@ class _Tries:
     watch: Callable[[str], Watchdog]
     hold: int
     attempts: int
+    count: Count
     made: int = 0
 
     async def speak(self, text: str) -> AsyncGenerator[list[int]]:
@@ -94,6 +98,7 @@ class _Tries:
             if watchdog.verdict is Verdict.OK:
                 return
             reason = watchdog.reason
+            self.count(f"watchdog_{watchdog.verdict.name.lower()}", 1)
             if out:
                 raise SynthesisFailed(f"the speech went wrong after it began: {reason}; say it again")
         raise _Unspoken(f"the speech went wrong {self.made} times, at last: {reason}; try other words")

@@ -34,13 +34,16 @@ class Cut:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Tokens. first, first_right: emitted by a turn's first piece, and its look-ahead; the first sound waits
-    for both. right: look-ahead of the later pieces. least, most: that a later piece emits."""
+    for both. right: look-ahead of the later pieces. least, most: that a later piece emits. dry: up to this
+    the least is doubled with every piece in a row for which the listener had run dry: the context of short
+    pieces is dear, so a model that cannot keep up would fall behind the more, and gap after gap."""
 
     first: int
     first_right: int
     right: int
     least: int = 4
     most: int = 50
+    dry: int = 16
 
 
 def shape_of(settings: LatencySettings, latency: Latency) -> Shape:
@@ -62,6 +65,7 @@ class Window:
         self._left = left
         self._tokens = 0
         self._emitted = 0
+        self._least = shape.least  # of the next piece, if it is for a listener who has run dry
 
     @property
     def tokens(self) -> int:
@@ -91,10 +95,13 @@ class Window:
 
     def _in_time(self, buffered_s: float) -> list[Cut]:
         """What there is, if a piece begun one token later would come too late."""
+        least = self._shape.least if buffered_s > 0 else self._least
         for look_ahead in (self._shape.right, self._shape.first_right):
             emitted = self._tokens - self._emitted - look_ahead
             cost_s = (emitted + look_ahead) * self.s_per_token
-            if emitted >= self._shape.least and buffered_s <= MARGIN_S + 1 / TOKENS_PER_S + cost_s:
+            if emitted >= least and buffered_s <= MARGIN_S + 1 / TOKENS_PER_S + cost_s:
+                longer = max(least, min(2 * least, self._shape.dry))
+                self._least = self._shape.least if buffered_s > 0 else longer
                 return [self._cut(emitted, look_ahead)]
         return []
 

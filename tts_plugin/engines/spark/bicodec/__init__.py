@@ -4,7 +4,7 @@ Inference only; this package and the language model's backend are where torch is
 """
 
 from tts_plugin.engines.spark.bicodec.config import PUBLISHED, TINY, CodecSizes, read_sizes
-from tts_plugin.engines.spark.bicodec.load import layout, load_bicodec
+from tts_plugin.engines.spark.bicodec.load import Runtime, layout, load_bicodec
 from tts_plugin.engines.spark.bicodec.model import BiCodec, CodecWindow
 from tts_plugin.engines.spark.bicodec.random_weights import random_bicodec, write_random
 
@@ -14,6 +14,7 @@ __all__ = [
     "BiCodec",
     "CodecSizes",
     "CodecWindow",
+    "Runtime",
     "layout",
     "load_bicodec",
     "random_bicodec",

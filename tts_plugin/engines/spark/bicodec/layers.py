@@ -68,20 +68,36 @@ class Conv:
 
 
 class UpConv:
-    """A transposed convolution that makes the input exactly `rate` times longer; stored with weight norm."""
+    """A transposed convolution that makes the input exactly `rate` times longer; stored with weight norm.
+
+    Computed as a plain convolution that gives the `rate` frames of a place as channels, which are then put
+    one after another: the same sums, and runtimes have fast kernels for them.
+    """
 
     def __init__(self, weights: Weights, inputs: int, outputs: int, kernel: int, rate: int) -> None:
         shape = (inputs, outputs, kernel)
-        self.weight = weights.take_normed(*shape, init=fan_in(shape))
-        self.bias = weights.take("bias", outputs, init=fan_in(shape))
+        weight = weights.take_normed(*shape, init=fan_in(shape))
+        bias = weights.take("bias", outputs, init=fan_in(shape))
+        taps = -(-kernel // rate)
+        if weights.used:
+            phases = F.pad(weight, (0, taps * rate - kernel)).view(inputs, outputs, taps, rate)
+            self.weight = (
+                phases.flip(2).permute(1, 3, 0, 2).reshape(outputs * rate, inputs, taps).contiguous()
+            )
+            self.bias = bias.repeat_interleave(rate)
         self._rate = rate
+        self._taps = taps
+        self._outputs = outputs
         self._padding = (kernel - rate) // 2
         self._kernel = kernel
 
     def __call__(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         if keep is not None:
             x = x * keep
-        return F.conv_transpose1d(x, self.weight, self.bias, stride=self._rate, padding=self._padding)
+        phases = F.conv1d(x, self.weight, self.bias, padding=self._taps - 1)
+        rows, _, places = phases.shape
+        y = phases.view(rows, self._outputs, self._rate, places).transpose(2, 3).flatten(2)
+        return y[..., self._padding : self._padding + x.shape[-1] * self._rate]
 
     def sources(self, first: int, last: int) -> tuple[int, int]:
         """First and last input frame that the output frames `first`..`last` depend on."""

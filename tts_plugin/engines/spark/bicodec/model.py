@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tts_plugin.engines.spark.bicodec.backbone import Prenet
 from tts_plugin.engines.spark.bicodec.config import CodecSizes
 from tts_plugin.engines.spark.bicodec.encoder import SemanticEncoder
-from tts_plugin.engines.spark.bicodec.generator import Generator, keep_of
 from tts_plugin.engines.spark.bicodec.mel import Mel
+from tts_plugin.engines.spark.bicodec.nets import Nets, TorchNets, nets_of
 from tts_plugin.engines.spark.bicodec.quantizers import Codebook
+from tts_plugin.engines.spark.bicodec.shapes import ROWS, TOKENS, rounded
 from tts_plugin.engines.spark.bicodec.speaker import SpeakerEncoder
 from tts_plugin.engines.spark.bicodec.weights import Weights
 from tts_plugin.errors import BadRequest
@@ -43,42 +45,59 @@ class CodecWindow:
 class BiCodec:
     """The codec of one checkpoint, inference only.
 
-    Takes and returns CPU tensors; blocks while it computes, so call it on a worker. dtype, device: of the
-    prenet and the wave generator. Everything before a token is decided and up to the speaker's vector runs
-    in float32 on the CPU (a 6 s clip: 40 ms of one core), so that tokens depend on neither.
+    Takes and returns CPU tensors; blocks while it computes, so call it on a worker. nets: what runs the
+    prenet and the wave generator; None: torch, in the dtype and on the device of the weights. Everything
+    before a token is decided and up to the speaker's vector runs in float32 on the CPU (a 6 s clip: 40 ms of
+    one core), so that tokens depend on neither.
+
+    fixed_shapes: whether `decode_windows` pads its batches to the few sizes of shapes.py; None: on a GPU,
+    where it was not run yet.
 
     rate: Hz. hop: samples a token. prenet_reach, generator_reach: tokens that each looks to either side;
     reach: their sum. semantic_codes, global_codes: how many different tokens there are of each kind.
     global_count: global tokens a voice. feature_width: channels of `encode_semantic`'s input.
-    shortest_reference: least samples that `encode_global` takes.
+    shortest_reference: least samples that `encode_global` takes. rows: windows that are worth decoding at
+    once.
     """
 
-    def __init__(self, weights: Weights, sizes: CodecSizes) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        sizes: CodecSizes,
+        nets: Nets | None = None,
+        *,
+        fixed_shapes: bool | None = None,
+    ) -> None:
         exact = weights.as_float32().on_cpu()
         self._encoder = SemanticEncoder(exact.at("encoder"), sizes.encoder)
-        self._generator = Generator(weights.at("decoder"), sizes.decoder)
+        prenet, generator = nets_of(weights if nets is None else weights.unused(), sizes)
+        self._nets = TorchNets(weights, prenet, generator) if nets is None else nets
         quantizer = sizes.quantizer
         self._codebook = Codebook(
             exact.at("quantizer"), quantizer.input_dim, quantizer.codebook_size, quantizer.codebook_dim
         )
         self._speaker = SpeakerEncoder(exact.at("speaker_encoder"), sizes.speaker_encoder)
-        self._prenet = Prenet(weights.at("prenet"), sizes.prenet)
         Prenet(weights.unused().at("postnet"), sizes.postnet)  # served in training only
         self._mel = Mel(sizes.mel_params, exact.device)
 
         self.sizes = sizes
-        self.dtype = weights.dtype
-        self.device = weights.device
+        self.rows = self._nets.rows
+        on_gpu = nets is None and weights.device.type == "cuda"
+        self.fixed_shapes = on_gpu if fixed_shapes is None else fixed_shapes
         self.rate = sizes.mel_params.sample_rate
         self.hop = sizes.decoder.hop
-        self.prenet_reach = self._prenet.reach
-        self.generator_reach = self._generator.reach
+        self.prenet_reach = prenet.reach
+        self.generator_reach = generator.reach
         self.reach = self.prenet_reach + self.generator_reach
         self.semantic_codes = quantizer.codebook_size
         self.global_codes = sizes.speaker_encoder.codes
         self.global_count = sizes.speaker_encoder.tokens
         self.feature_width = sizes.encoder.input_channels
         self.shortest_reference = self._mel.shortest
+
+    def warm_up(self) -> None:
+        """Decode once what is only slow the first time; seconds, with OpenVINO."""
+        self._nets.warm_up()
 
     def decode(self, semantic: Tensor, global_tokens: Tensor) -> Tensor:
         """One utterance a row: codes [B, T], global tokens [B, global_count] -> float32 [B, hop * T]."""
@@ -89,8 +108,8 @@ class BiCodec:
 
         semantic: [B, T]; d_vector: [B, D]. What lies before and after is context. A window's edge counts as
         the utterance's own beginning or end, so it is exact there; anywhere else samples are exact (1e-5)
-        for tokens with `reach` tokens of context on that side. The prenet runs on the whole window; the wave
-        generator, 95 % of the work, runs on the emitted tokens and `generator_reach` to either side.
+        for tokens with `reach` tokens of context on that side. The prenet runs on the whole window, the wave
+        generator, most of the work, on little more than the emitted tokens.
         """
         with torch.inference_mode():
             codes = self._codes(semantic, "semantic", 2, self.semantic_codes)
@@ -98,17 +117,16 @@ class BiCodec:
             _check_emitted(emit_from, emit_to, codes.shape[1])
             if emit_from == emit_to or not len(codes):
                 return torch.zeros(len(codes), (emit_to - emit_from) * self.hop)
-            first = max(0, emit_from - self.generator_reach)
-            last = min(codes.shape[1], emit_to + self.generator_reach)
-            wave = self._generator(self._frames(codes, steering)[..., first:last])
-            return wave[:, (emit_from - first) * self.hop : (emit_to - first) * self.hop].cpu()
+            return torch.stack(self._waves(list(codes), steering, [(emit_from, emit_to)] * len(codes)))
 
     def decode_windows(self, windows: Sequence[CodecWindow]) -> list[Tensor]:
-        """Windows of any shapes as one batch; for each the samples of its emitted tokens, float32 [hop * n].
+        """Windows of any shapes, `rows` of them at once; for each the samples of its emitted tokens, float32
+        [hop * n].
 
-        A row's samples are those that `decode_window` gives for it alone (1e-5): rows are padded at their
-        end, and every convolution sees zeros there, as at a shorter input's edge. Work and memory are those
-        of the longest row times the number of rows, so batch windows of like lengths.
+        A row's samples are those that `decode_window` gives for it alone (1e-5; to the bit where `rows` is
+        1): rows are padded at their end, and every convolution sees zeros there, as at a shorter input's
+        edge. Work and memory are those of the longest row times the number of rows, so batch windows of like
+        lengths.
         """
         if not windows:
             return []
@@ -117,24 +135,7 @@ class BiCodec:
             steering = self._steering(torch.stack([window.d_vector for window in windows]), len(rows))
             for window, row in zip(windows, rows, strict=True):
                 _check_emitted(window.emit_from, window.emit_to, len(row), least=1)
-            codes = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_CODE)
-            frames = self._frames(codes, steering, self._lengths([len(row) for row in rows]))
-
-            firsts = [max(0, window.emit_from - self.generator_reach) for window in windows]
-            lasts = [
-                min(len(row), window.emit_to + self.generator_reach)
-                for window, row in zip(windows, rows, strict=True)
-            ]
-            pieces = [
-                frames[at, :, first:last].T
-                for at, (first, last) in enumerate(zip(firsts, lasts, strict=True))
-            ]
-            batch = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True).transpose(1, 2)
-            wave = self._generator(batch, self._lengths([len(piece) for piece in pieces])).cpu()
-            return [
-                wave[at, (window.emit_from - first) * self.hop : (window.emit_to - first) * self.hop]
-                for at, (window, first) in enumerate(zip(windows, firsts, strict=True))
-            ]
+            return self._waves(rows, steering, [(window.emit_from, window.emit_to) for window in windows])
 
     def speaker(self, global_tokens: Tensor) -> Tensor:
         """Global tokens [B, global_count] to the vector that steers the decoder, float32 [B, D]."""
@@ -164,10 +165,36 @@ class BiCodec:
                 return torch.zeros(features.shape[:2], dtype=torch.int64)
             return self._codebook.nearest(self._encoder(self._finite(features, "features")))
 
-    def _frames(self, codes: Tensor, steering: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Codes [B, T] -> what the wave generator reads, [B, C, T]."""
-        vectors = self._codebook.look_up(codes).to(self.device, self.dtype)
-        return self._prenet(vectors, steering, keep_of(vectors, lengths)) + steering[..., None]
+    def _waves(self, rows: list[Tensor], steering: Tensor, emitted: list[tuple[int, int]]) -> list[Tensor]:
+        """The samples of the tokens `emitted` of each row of codes [T]."""
+        waves: list[Tensor] = []
+        for at in range(0, len(rows), self.rows):
+            here = slice(at, at + self.rows)
+            waves += self._together(rows[here], steering[here], emitted[here])
+        return waves
+
+    def _together(self, rows: list[Tensor], steering: Tensor, emitted: list[tuple[int, int]]) -> list[Tensor]:
+        codes, lengths = self._batch(rows, PAD_CODE)
+        frames = self._nets.frames(
+            self._codebook.look_up(codes), self._for_rows(steering, len(codes)), lengths
+        )
+        if lengths is None and len(set(emitted)) == 1:
+            return list(self._nets.wave(frames, None, emitted[0]))
+        reach = self.generator_reach  # otherwise rows are moved, so that what they emit is side by side
+        begins = [max(0, first - reach) for first, _ in emitted]
+        pieces = [
+            frames[at, :, begin : min(len(rows[at]), emitted[at][1] + reach)].T
+            for at, begin in enumerate(begins)
+        ]
+        wanted = [(first - begin, last - begin) for (first, last), begin in zip(emitted, begins, strict=True)]
+        batch, lengths = self._batch(pieces, 0)
+        emit = None if self.fixed_shapes else (min(one for one, _ in wanted), max(one for _, one in wanted))
+        start = 0 if emit is None else emit[0]
+        wave = self._nets.wave(batch.transpose(1, 2), lengths, emit)
+        return [
+            wave[at, (first - start) * self.hop : (last - start) * self.hop]
+            for at, (first, last) in enumerate(wanted)
+        ]
 
     def _codes(self, tokens: Tensor, kind: str, dimensions: int, count: int) -> Tensor:
         """As int64, checked: an index out of range would be an error far from its cause."""
@@ -182,11 +209,23 @@ class BiCodec:
         wanted = (rows, self.sizes.speaker_encoder.out_dim)
         if d_vector.shape != wanted:
             raise BadRequest(f"speaker vectors should be {list(wanted)}, not {_shown(d_vector)}")
-        return d_vector.to(self.device, self.dtype)
+        return d_vector.to("cpu", torch.float32)
 
-    def _lengths(self, lengths: list[int]) -> Tensor | None:
-        """None if all are equal: then nothing is padding."""
-        return torch.tensor(lengths, device=self.device) if len(set(lengths)) > 1 else None
+    def _batch(self, rows: list[Tensor], padding: int) -> tuple[Tensor, Tensor | None]:
+        """Rows [T, ...] as one tensor [B, T, ...], and how long each is; None if nothing is padding."""
+        lengths = [len(row) for row in rows]
+        batch = pad_sequence(rows, batch_first=True, padding_value=padding)
+        if self.fixed_shapes:
+            count, longest = rounded(len(rows), ROWS), rounded(max(lengths), TOKENS)
+            wide = batch.new_full((count, longest, *batch.shape[2:]), padding)
+            wide[: len(rows), : batch.shape[1]] = batch
+            lengths += [longest] * (count - len(rows))  # rows that nobody reads
+            return wide, torch.tensor(lengths)
+        return batch, torch.tensor(lengths) if len(set(lengths)) > 1 else None
+
+    def _for_rows(self, steering: Tensor, count: int) -> Tensor:
+        """With zeros for the rows that nobody reads, [count, D]."""
+        return torch.nn.functional.pad(steering, (0, 0, 0, count - len(steering)))
 
     def _finite(self, values: Tensor, what: str) -> Tensor:
         if not values.isfinite().all():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ from transformers.utils import logging
 from tts_plugin.config import SparkSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.checkpoint import Checkpoint
+from tts_plugin.engines.spark.lm.gate import Gate
+from tts_plugin.engines.spark.lm.hf_static import StaticCaches, StaticSteps
 from tts_plugin.engines.spark.lm.protocol import unheard
 from tts_plugin.engines.spark.sampling import Logits, checked, draw, generator
 from tts_plugin.engines.spark.vocabulary import Vocabulary
@@ -105,15 +108,40 @@ def _require_qwen2(folder: Path) -> None:
         raise ConfigError(f'{config} is of a "{kind}" model; the language model of Spark-TTS is a "qwen2"')
 
 
+class Steps(Protocol):
+    """The model's steps for one request, with what it has read so far."""
+
+    def hidden(self, ids: Sequence[int]) -> torch.Tensor:
+        """Run `ids` after those before; the last position's state, 1-D."""
+        ...
+
+
+class _GrowingSteps:
+    """Steps whose cache is as long as what was read."""
+
+    def __init__(self, model: Qwen2ForCausalLM) -> None:
+        self._model = model
+        self._cache = DynamicCache(config=model.config)
+
+    @torch.inference_mode()
+    def hidden(self, ids: Sequence[int]) -> torch.Tensor:
+        # By position, because the cache's name differs between releases (past_key_values, cache).
+        out = self._model.model(torch.tensor([ids], device=self._model.device), None, None, self._cache)
+        state: torch.Tensor = out.last_hidden_state[0, -1]
+        return state
+
+
 class _Loaded:
     """The model in memory, and the rows of its head that a phase of the output may draw from."""
 
-    def __init__(self, model: Qwen2ForCausalLM, ids: Vocabulary) -> None:
+    def __init__(self, model: Qwen2ForCausalLM, ids: Vocabulary, static_tokens: int | None) -> None:
         head = model.lm_head.weight.detach()
         self._require_rows(len(head), ids)
         self.model = model
         self.tokens = len(head)
-        self.context: int = model.config.max_position_embeddings
+        context: int = model.config.max_position_embeddings
+        self.context = min(context, static_tokens or context)
+        self._static = StaticCaches(model, self.context) if static_tokens else None
         self.device = head.device
         # Only these rows exist for speech: nothing else can be drawn, and nothing else is computed.
         speech = head[ids.semantic_first : ids.semantic_first + ids.semantic_count]
@@ -122,16 +150,13 @@ class _Loaded:
         self.speeds = head[ids.speed_value_first : ids.speed_value_first + ids.speed_value_count]
         self.globals = head[ids.global_first : ids.global_first + ids.global_count]
 
-    def new_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.model.config)
+    def take(self) -> Steps:
+        """For a new request."""
+        return self._static.take() if self._static else _GrowingSteps(self.model)
 
-    @torch.inference_mode()
-    def hidden(self, cache: DynamicCache, ids: Sequence[int]) -> torch.Tensor:
-        """Run `ids` after what `cache` holds; the last position's state, 1-D."""
-        # By position, because the cache's name differs between releases (past_key_values, cache).
-        out = self.model.model(torch.tensor([ids], device=self.device), None, None, cache)
-        state: torch.Tensor = out.last_hidden_state[0, -1]
-        return state
+    def give_back(self, steps: Steps | None) -> None:
+        if self._static and isinstance(steps, StaticSteps):
+            self._static.give_back(steps)
 
     @torch.inference_mode()
     def logits(self, state: torch.Tensor, rows: torch.Tensor) -> Logits:
@@ -155,13 +180,13 @@ class _Loaded:
 
 @dataclass(slots=True)
 class _Request:
-    """What one request owns: its cache and its random numbers. seen: indices drawn from the current rows.
-    begun: to be called at its first step."""
+    """What one request owns: its steps (None before the first) and its random numbers. seen: indices drawn
+    from the current rows. begun: to be called at its first step."""
 
-    cache: DynamicCache
     sampling: Sampling
     numbers: np.random.Generator
     begun: Callable[[], None] = unheard
+    steps: Steps | None = None
     tokens: int = 0
     seen: set[int] = field(default_factory=set)
 
@@ -169,23 +194,37 @@ class _Request:
 class HfLM:
     """A SemanticLM on transformers. Requests take turns, a step each; each has its own cache.
 
-    load: makes the model; called once, on the LM's thread.
+    load: makes the model; called once, on the LM's thread. static_tokens: of prompt and output, in caches
+    of a fixed size, on a GPU with CUDA graphs; None: caches that grow.
     """
 
-    def __init__(self, load: Callable[[], Qwen2ForCausalLM], ids: Vocabulary) -> None:
+    def __init__(
+        self, load: Callable[[], Qwen2ForCausalLM], ids: Vocabulary, *, static_tokens: int | None = None
+    ) -> None:
         self.steps = 0
         self._load = load
         self._ids = ids
+        self._static_tokens = static_tokens
         self._loaded: _Loaded | None = None
         self._worker = SerialWorker("spark-lm")
+        self._gate = Gate()
 
     @classmethod
-    def open(cls, model_dir: Path, ids: Vocabulary, *, dtype: str | None = None, device: str = "cpu") -> HfLM:
+    def open(
+        cls,
+        model_dir: Path,
+        ids: Vocabulary,
+        *,
+        dtype: str | None = None,
+        device: str = "cpu",
+        static_tokens: int | None = None,
+    ) -> HfLM:
         """The LM of `model_dir`, loaded on first use. dtype: float32, bfloat16, None as `dtype_named`."""
         if torch.device(device).type == "cuda" and not torch.cuda.is_available():
             raise ConfigError(f'device "{device}" is not there: torch finds no GPU; use device "cpu"')
         chosen = dtype_named(dtype, device)
-        return cls(lambda: load_qwen2(model_dir, dtype=chosen, device=device), ids)
+        load = partial(load_qwen2, model_dir, dtype=chosen, device=device)
+        return cls(load, ids, static_tokens=static_tokens)
 
     async def generate(
         self,
@@ -195,50 +234,60 @@ class HfLM:
         begun: Callable[[], None] = unheard,
     ) -> AsyncGenerator[list[int]]:
         ids = self._ids
-        loaded, request = await self._begin(sampling, seed)
-        request.begun = begun
         # A transcript's prompt goes on from the clip's codes and holds it already.
         feed = list(prompt) if ids.start_semantic in prompt else [*prompt, ids.start_semantic]
-        while True:
-            code = await self._next(loaded, request, feed, loaded.speech)
-            if code == ids.semantic_count:  # the row after the codes: end-of-speech
-                return
-            yield [code]
-            feed = [ids.semantic_first + code]
+        async with self._request(sampling, seed) as (loaded, request):
+            request.begun = begun
+            while True:
+                code = await self._next(loaded, request, feed, loaded.speech)
+                if code == ids.semantic_count:  # the row after the codes: end-of-speech
+                    return
+                yield [code]
+                feed = [ids.semantic_first + code]
 
     async def create_globals(
         self, prompt: Sequence[int], sampling: Sampling, seed: int | None
     ) -> tuple[int, ...]:
         ids = self._ids
-        loaded, request = await self._begin(sampling, seed)
-        pitch = await self._next(loaded, request, [*prompt, ids.start_acoustic], loaded.pitches)
-        request.seen.clear()
-        speed = await self._next(loaded, request, [ids.pitch_value_first + pitch], loaded.speeds)
-        request.seen.clear()
-        feed = [ids.speed_value_first + speed, ids.end_acoustic, ids.start_global]
-        codes: list[int] = []
-        for _ in range(GLOBAL_TOKENS):
-            codes.append(await self._next(loaded, request, feed, loaded.globals))
-            feed = [ids.global_first + codes[-1]]
-        return tuple(codes)
+        async with self._request(sampling, seed) as (loaded, request):
+            pitch = await self._next(loaded, request, [*prompt, ids.start_acoustic], loaded.pitches)
+            request.seen.clear()
+            speed = await self._next(loaded, request, [ids.pitch_value_first + pitch], loaded.speeds)
+            request.seen.clear()
+            feed = [ids.speed_value_first + speed, ids.end_acoustic, ids.start_global]
+            codes: list[int] = []
+            for _ in range(GLOBAL_TOKENS):
+                codes.append(await self._next(loaded, request, feed, loaded.globals))
+                feed = [ids.global_first + codes[-1]]
+            return tuple(codes)
+
+    def hold(self) -> AbstractContextManager[None]:
+        return self._gate.hold()
 
     async def warm_up(self) -> None:
-        loaded, request = await self._begin(Sampling(), 0)
-        feed = [self._ids.start_semantic] * PREFILL_TOKENS
-        for _ in range(_WARM_UP_TOKENS):
-            await self._next(loaded, request, feed, loaded.speech)
-            feed = [self._ids.semantic_first]
+        async with self._request(Sampling(), 0) as (loaded, request):
+            feed = [self._ids.start_semantic] * PREFILL_TOKENS
+            for _ in range(_WARM_UP_TOKENS):
+                await self._next(loaded, request, feed, loaded.speech)
+                feed = [self._ids.semantic_first]
 
     async def aclose(self) -> None:
         self._worker.close()
         self._loaded = None
 
-    async def _begin(self, sampling: Sampling, seed: int | None) -> tuple[_Loaded, _Request]:
+    @asynccontextmanager
+    async def _request(
+        self, sampling: Sampling, seed: int | None
+    ) -> AsyncGenerator[tuple[_Loaded, _Request]]:
         checked(sampling)
         loaded = self._loaded
         if loaded is None:
             loaded = await self._run(self._load_once)
-        return loaded, _Request(loaded.new_cache(), sampling, generator(seed))
+        request = _Request(sampling, generator(seed))
+        try:
+            yield loaded, request
+        finally:
+            loaded.give_back(request.steps)
 
     async def _next(self, loaded: _Loaded, request: _Request, feed: Sequence[int], rows: torch.Tensor) -> int:
         """Read `feed`, then draw one of `rows`; every piece of it waits its turn."""
@@ -246,7 +295,9 @@ class HfLM:
         request.tokens += len(feed)
         last = (len(feed) - 1) // PREFILL_TOKENS * PREFILL_TOKENS
         for at in range(0, last, PREFILL_TOKENS):
+            await self._gate.opened()
             await self._run(self._read, loaded, request, feed[at : at + PREFILL_TOKENS])
+        await self._gate.opened()
         return await self._run(self._draw, loaded, request, feed[last:], rows)
 
     def _require_fits(self, loaded: _Loaded, request: _Request, feed: Sequence[int]) -> None:
@@ -264,14 +315,16 @@ class HfLM:
 
     def _load_once(self) -> _Loaded:
         if self._loaded is None:
-            self._loaded = _Loaded(self._load(), self._ids)
+            self._loaded = _Loaded(self._load(), self._ids, self._static_tokens)
         return self._loaded
 
     def _read(self, loaded: _Loaded, request: _Request, feed: Sequence[int]) -> torch.Tensor:
         self.steps += 1
         request.begun()
         request.begun = unheard
-        return loaded.hidden(request.cache, feed)
+        if request.steps is None:
+            request.steps = loaded.take()
+        return request.steps.hidden(feed)
 
     def _draw(self, loaded: _Loaded, request: _Request, feed: Sequence[int], rows: torch.Tensor) -> int:
         logits = loaded.logits(self._read(loaded, request, feed), rows)
@@ -289,4 +342,10 @@ class HfLM:
 
 def build(checkpoint: Checkpoint, settings: SparkSettings) -> HfLM:
     """The LM of a checkpoint as the settings ask for it."""
-    return HfLM.open(checkpoint.path, checkpoint.vocabulary, dtype=settings.dtype, device=settings.device)
+    return HfLM.open(
+        checkpoint.path,
+        checkpoint.vocabulary,
+        dtype=settings.dtype,
+        device=settings.device,
+        static_tokens=settings.hf.cache_tokens if settings.hf.static_cache else None,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tts_plugin.engine import Sampling
@@ -13,12 +14,12 @@ def unheard() -> None:
 
 
 class SemanticLM(Protocol):
-    """Writes the semantic codes of speech. One object serves many requests at once, in fair turns.
+    """Writes the semantic codes of speech. One object serves many requests at once, in fair turns."""
 
-    steps: how often it ran the model for a request, over all requests so far.
-    """
-
-    steps: int
+    @property
+    def steps(self) -> int:
+        """How often it ran the model for a request, over all requests so far."""
+        ...
 
     def generate(
         self,
@@ -45,6 +46,12 @@ class SemanticLM(Protocol):
 
         The model draws pitch, speed and the codes, each from its own family; errors as `generate`.
         """
+        ...
+
+    def hold(self) -> AbstractContextManager[None]:
+        """No step begins while the block runs, so that something more urgent has the cores; the step that
+        runs goes on. Several may hold it at once. Entered on the event loop that the requests run on. A
+        backend whose steps run in another process, on a device of its own, keeps none back."""
         ...
 
     async def warm_up(self) -> None:

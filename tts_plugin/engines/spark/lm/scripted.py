@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from tts_plugin.engine import Sampling
+from tts_plugin.engines.spark.lm.gate import Gate
 from tts_plugin.engines.spark.lm.protocol import unheard
 from tts_plugin.engines.spark.sampling import checked
 from tts_plugin.engines.spark.voice import GLOBAL_TOKENS
@@ -58,6 +60,7 @@ class ScriptedLM:
 
     def __post_init__(self) -> None:
         self._end = asyncio.Event()  # set by aclose
+        self._gate = Gate()
 
     @property
     def live(self) -> int:
@@ -99,6 +102,9 @@ class ScriptedLM:
         self._require_open()
         return self.speaker
 
+    def hold(self) -> AbstractContextManager[None]:
+        return self._gate.hold()
+
     async def warm_up(self) -> None:
         self._require_open()
 
@@ -107,6 +113,7 @@ class ScriptedLM:
 
     async def _step(self, request: Request, delay_s: float | None) -> None:
         """One step of `delay_s` (None: it never returns), cut short when the LM is closed."""
+        await self._gate.opened()
         self._require_open()
         request.steps += 1
         self.steps += 1

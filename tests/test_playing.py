@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tts_plugin.engines.spark.playing import Playing
+from tts_plugin.playing import Playing
 
 
 class Hand:
@@ -27,6 +27,7 @@ def playing(hand: Hand) -> Playing:
 def test_before_the_first_sound_there_is_no_buffer_at_all(playing: Playing, hand: Hand) -> None:
     hand.now_s += 5
     assert playing.buffered_s is None
+    assert playing.dry_at_s is None
 
 
 def test_what_is_handed_out_is_heard_in_real_time(playing: Playing, hand: Hand) -> None:
@@ -35,6 +36,7 @@ def test_what_is_handed_out_is_heard_in_real_time(playing: Playing, hand: Hand) 
     assert playing.buffered_s == pytest.approx(1.5)
     hand.now_s += 0.4
     assert playing.buffered_s == pytest.approx(1.1)
+    assert playing.dry_at_s == pytest.approx(101.5)
     playing.add(0.2)
     assert playing.buffered_s == pytest.approx(1.3)
     assert playing.underruns == 0

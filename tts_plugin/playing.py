@@ -12,8 +12,13 @@ class Playing:
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._dry_at_s: float | None = None  # when what has been handed out will have been heard
+        self._dry_at_s: float | None = None
         self.underruns = 0
+
+    @property
+    def dry_at_s(self) -> float | None:
+        """When all that was handed out will have been heard, by the clock; None before the first."""
+        return self._dry_at_s
 
     @property
     def buffered_s(self) -> float | None:
@@ -26,3 +31,8 @@ class Playing:
         if self._dry_at_s is not None and self._dry_at_s < now_s:
             self.underruns += 1
         self._dry_at_s = max(now_s, self._dry_at_s or now_s) + seconds
+
+    def hold(self, seconds: float) -> None:
+        """For so long nothing was played."""
+        if self._dry_at_s is not None:
+            self._dry_at_s += seconds
