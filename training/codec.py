@@ -1,7 +1,7 @@
 """Trains the codec: what is heard to codes and a speaker, and back to what was heard.
 
-The encoder hears each utterance with its mel bands stretched or squeezed at random, and the speaker comes from
-another utterance; so the codes have no use for the speaker, and the speaker's tokens must carry it.
+The encoder hears each utterance with its mel bands stretched or squeezed at random, and the speaker comes
+from another utterance; so the codes have no use for the speaker, and the speaker's tokens must carry it.
 """
 
 from __future__ import annotations
@@ -208,13 +208,13 @@ class CodecTraining:
         if adversarial:
             own = self._jury.own_loss(made, real)
             self._juror.zero_grad()
-            own.backward()
+            torch.autograd.backward(own)
             self._juror.step()
             found_out = self._jury.loss_for(made, real)
             loss = 5 * rough + 5 * drawn + 0.1 * who + found_out
             told |= {"jury": own.item(), "found_out": found_out.item()}
         self._learner.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.source.parameters.values(), 5.0)
         self._learner.step()
         self._tend(codes, aimed)

@@ -1,4 +1,4 @@
-"""All speech as the frozen codec hears it: the semantic codes of each utterance and the tokens of its speaker."""
+"""All speech as the frozen codec hears it: codes of each utterance and tokens of its speaker."""
 
 from __future__ import annotations
 

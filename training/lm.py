@@ -58,7 +58,8 @@ class LmTraining:
         self._path = folder / "lm.pt"
         self._device = device
         self.words = Words(folder)
-        self.model = Qwen2ForCausalLM(lm_config(self.words)).to(device)
+        self.model = Qwen2ForCausalLM(lm_config(self.words))
+        nn.Module.to(self.model, device)
         self._globals = [one.globals_.tolist() for one in heard]
         shuffled = random.Random(1).sample(range(len(heard)), len(heard))
         self._heard = heard
@@ -122,7 +123,7 @@ class LmTraining:
         chosen = self._dice.sample(near, min(len(near), max(2, TOKENS // longest)))
         loss, _ = self._loss([self._row(at) for at in chosen])
         self._learner.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._learner.step()
         return loss.item()
@@ -134,7 +135,7 @@ class LmTraining:
 
     @torch.no_grad()
     def _checked(self) -> dict[str, float]:
-        self.model.eval()
+        self.model.train(False)
         rows = [self.words.written(self._heard[at], self._globals[at]) for at in self._held_out[:32]]
         loss, right = self._loss(rows)
         return {"held_out": loss.item(), "right": right}
@@ -152,7 +153,7 @@ class LmTraining:
             # rows are filled up at their end, which causal attention never looks at
             states = self.model.model(input_ids=read).last_hidden_state[:, :-1]
             wanted = due != _IGNORED
-            logits = states[wanted] @ self.model.get_input_embeddings().weight[self._speech_rows].T
+            logits = states[wanted] @ self.model.lm_head.weight[self._speech_rows].T
         loss = F.cross_entropy(logits.float(), due[wanted])
         right = (logits.argmax(-1) == due[wanted]).float().mean().item()
         return loss, right
@@ -168,7 +169,7 @@ def lm_config(words: Words) -> Qwen2Config:
         num_attention_heads=LM.heads,
         num_key_value_heads=LM.shared_heads,
         max_position_embeddings=LM.positions,
-        rope_theta=1e4,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
         tie_word_embeddings=True,
         use_sliding_window=False,
         bos_token_id=words.begin,

@@ -1,4 +1,4 @@
-"""What a decoded wave is judged by in training: spectra at several resolutions, and discriminators that learn."""
+"""What a decoded wave is judged by: spectra at several resolutions, and discriminators that learn."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Spectra(nn.Module):
         for size, _ in _SPECTRA:
             window, bands = getattr(self, f"window{size}"), getattr(self, f"bands{size}")
             ours, theirs = magnitudes(made, size, window), magnitudes(real, size, window)
-            heard = [torch.log(x.transpose(1, 2) @ bands + _FLOOR) for x in (ours, theirs)]
+            our_bands, their_bands = (torch.log(x.transpose(1, 2) @ bands + _FLOOR) for x in (ours, theirs))
             off = (ours - theirs).norm() / theirs.norm().clamp_min(1e-3)
-            total = total + F.l1_loss(*heard) + 0.5 * off
+            total = total + F.l1_loss(our_bands, their_bands) + 0.5 * off
         return total
 
 
@@ -47,7 +47,8 @@ class Judge(nn.Module):
     def __init__(self, size: int, channels: int = 16) -> None:
         super().__init__()
         self._size = size
-        self.register_buffer("window", torch.hann_window(size))
+        self._window: Tensor
+        self.register_buffer("_window", torch.hann_window(size))
         strides = (2, 2, 2, 1)
         self._layers = nn.ModuleList(
             weight_norm(nn.Conv2d(1 if at == 0 else channels, channels, (3, 7), (1, stride), (1, 3)))
@@ -57,7 +58,7 @@ class Judge(nn.Module):
 
     def forward(self, wave: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Its verdict and what its layers saw."""
-        x = torch.log(magnitudes(wave, self._size, self.window).clamp_min(1e-5))
+        x = torch.log(magnitudes(wave, self._size, self._window).clamp_min(1e-5))
         x = x[:, None].transpose(2, 3)
         seen = []
         for layer in self._layers:

@@ -1,4 +1,4 @@
-"""The speech that is trained on: sentences spoken by the embedded voice as many virtual speakers, and real clips.
+"""The speech that is trained on: the embedded voice as many virtual speakers, and real clips.
 
 A virtual speaker is the embedded voice as a larger or smaller body would have it: spoken slower or faster and
 then resampled (soxr), which moves pitch and formants together and leaves the pace where it was.
@@ -62,7 +62,7 @@ class Speech:
 
     def of(self, utterance: Utterance) -> NDArray[np.float32]:
         part = self.samples[utterance.start : utterance.start + utterance.length]
-        return part.astype(np.float32) / 32768
+        return part.astype(np.float32) / np.float32(32768)
 
     @classmethod
     def load(cls, folder: Path) -> Speech:
@@ -132,7 +132,9 @@ def real_clips(clips: Path) -> Sequence[tuple[Samples, int, str]]:
     for name, entry in _listed(clips).items():
         wave, rate = soundfile.read(clips / f"{name}.wav")
         resampled = soxr.resample(wave, rate, RATE, quality="HQ") if rate != RATE else wave
-        found.append((levelled(resampled), len(SPEAKERS) + names.index(entry["speaker"]), entry["text"] or ""))
+        found.append(
+            (levelled(resampled), len(SPEAKERS) + names.index(entry["speaker"]), entry["text"] or "")
+        )
     return found
 
 

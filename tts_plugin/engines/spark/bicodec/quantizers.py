@@ -121,8 +121,8 @@ class ResidualGrid:
         return torch.stack(codes, dim=-1)
 
     def passed(self, x: Tensor) -> Tensor:
-        """[B, T, width] -> [B, T, width] as after encoding and decoding by the first grid, but differentiable:
-        rounding passes its gradient on as it is."""
+        """[B, T, width] -> [B, T, width] as after encoding and decoding by the first grid, but
+        differentiable: rounding passes its gradient on as it is."""
         rest = self._in(x) if self._in else x
         nearly = self.grid.nearly(rest)
         points = nearly + (self.grid.rounded(rest) - nearly).detach()
