@@ -46,12 +46,14 @@ _WORDS = (
 )
 
 
-def random_tokenizer(global_codes: int, semantic_codes: int, words: int | None = None) -> Tokenizer:
+def random_tokenizer(
+    global_codes: int, semantic_codes: int, words: int | None = None, *, merged: bool = True
+) -> Tokenizer:
     """Every text can be encoded and decoded. words: text tokens, filled up with ones that no text
-    becomes; None for as many as are used."""
+    becomes; None for as many as are used. merged: frequent words are tokens; else every byte is one."""
     vocab = {byte: number for number, byte in enumerate(sorted(ByteLevel.alphabet()))}
     merges: list[tuple[str, str]] = []
-    for word in _WORDS.split():
+    for word in _WORDS.split() if merged else ():
         for end in range(1, len(word) + 1):
             left, right = f"Ġ{word[: end - 1]}", word[end - 1]
             if left + right not in vocab:

@@ -154,7 +154,7 @@ class Snake:
 
     def __call__(self, x: Tensor) -> Tensor:
         wave = torch.mul(x, self.alpha).sin_()
-        return torch.addcmul(x, wave.mul_(wave), self._inverse)
+        return torch.addcmul(x, wave.square_(), self._inverse)
 
 
 _LAYER_NORM_EPS = 1e-6

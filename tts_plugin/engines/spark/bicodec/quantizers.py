@@ -41,12 +41,18 @@ class Codebook:
 
     def nearest(self, x: Tensor) -> Tensor:
         """[B, width, T] -> int64 codes [B, T]: the least distance between directions."""
-        aimed = F.normalize(self.narrowed(x).transpose(1, 2), dim=-1)
-        return (2 * aimed @ self._directions - self._squares).argmax(dim=-1)
+        return self.nearest_to(F.normalize(self.narrowed(x), dim=1))
+
+    def nearest_to(self, aimed: Tensor) -> Tensor:
+        """Directions [B, code_width, T] -> int64 codes [B, T]."""
+        return (2 * aimed.transpose(1, 2) @ self._directions - self._squares).argmax(dim=-1)
 
     def look_up(self, codes: Tensor) -> Tensor:
         """int64 codes [B, T] -> [B, width, T]; a code is used as stored, not as a direction."""
-        x = F.embedding(codes, self.codes).transpose(1, 2)
+        return self.widened(F.embedding(codes, self.codes).transpose(1, 2))
+
+    def widened(self, x: Tensor) -> Tensor:
+        """[B, code_width, T] -> [B, width, T]."""
         return self._widen(x) if self._widen else x
 
 
@@ -69,8 +75,14 @@ class ScalarGrid:
 
     def rounded(self, x: Tensor) -> Tensor:
         """[..., levels] -> the nearest point of the grid, each number in [-1, 1]."""
-        bounded = (x + self._shifts).tanh() * self._spans - self._offsets
-        return bounded.round() / self._halves
+        return self._bounded(x).round() / self._halves
+
+    def nearly(self, x: Tensor) -> Tensor:
+        """[..., levels] as `rounded`, without the rounding: what training pushes."""
+        return self._bounded(x) / self._halves
+
+    def _bounded(self, x: Tensor) -> Tensor:
+        return (x + self._shifts).tanh() * self._spans - self._offsets
 
     def indices(self, points: Tensor) -> Tensor:
         """Points of the grid [..., levels] -> int64 [...], the first number counting least."""
@@ -107,6 +119,14 @@ class ResidualGrid:
             codes.append(self.grid.indices(points))
             rest = rest - points * scale
         return torch.stack(codes, dim=-1)
+
+    def passed(self, x: Tensor) -> Tensor:
+        """[B, T, width] -> [B, T, width] as after encoding and decoding by the first grid, but
+        differentiable: rounding passes its gradient on as it is."""
+        rest = self._in(x) if self._in else x
+        nearly = self.grid.nearly(rest)
+        points = nearly + (self.grid.rounded(rest) - nearly).detach()
+        return self._out(points) if self._out else points
 
     def decode(self, codes: Tensor) -> Tensor:
         """int64 codes [B, T, count] -> [B, T, width]."""

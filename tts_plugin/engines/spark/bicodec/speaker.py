@@ -37,5 +37,12 @@ class SpeakerEncoder:
     def decode(self, tokens: Tensor) -> Tensor:
         """int64 global tokens -> speaker vector [B, out_dim]."""
         codes = tokens.reshape(len(tokens), -1, self._tokens).transpose(1, 2)
+        return self._steering(self._grid.decode(codes))
+
+    def vector(self, latents: Tensor) -> Tensor:
+        """What is quantised -> speaker vector, as by way of the tokens; differentiable, one quantiser."""
+        return self._steering(self._grid.passed(latents))
+
+    def _steering(self, quantised: Tensor) -> Tensor:
         # channel-major: all tokens of the first channel, then of the second
-        return self._project(self._grid.decode(codes).transpose(1, 2).flatten(1))
+        return self._project(quantised.transpose(1, 2).flatten(1))

@@ -1,0 +1,177 @@
+"""Trains the language model: the product's own prompt of a text and a speaker, then the semantic codes."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from training.codes import Heard
+from training.progress import Progress
+from training.sizes import CODEC, LM
+from tts_plugin.engines.spark.prompt import Prompts
+from tts_plugin.engines.spark.random_tokenizer import random_tokenizer
+from tts_plugin.engines.spark.tokenizer import encoded, read_tokenizer
+from tts_plugin.engines.spark.vocabulary import Vocabulary
+
+RATE_OF_LEARNING = 1.5e-3
+TOKENS = 6000  # of a batch
+_NEIGHBOURS = 96  # utterances of like length that a batch is drawn from
+_HELD_OUT = 200  # utterances
+_OTHER_SPEAKER = 0.5  # how often the prompt's speaker is taken from another utterance
+_CHECK_EVERY = 200  # steps
+_SAVE_S = 120.0
+_IGNORED = -100
+
+
+class Words:
+    """The tokenizer and the ids: bytes are the text tokens."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "tokenizer.json"
+        made = random_tokenizer(CODEC.speaker_encoder.codes, CODEC.quantizer.codebook_size, merged=False)
+        made.save(str(self.path), pretty=False)
+        tokenizer, added = read_tokenizer(self.path)
+        self.ids = Vocabulary.read(added)
+        self.begin = added["<|endoftext|>"]
+        self.prompts = Prompts(self.ids, lambda text: encoded(tokenizer, text))
+
+    def written(self, one: Heard, globals_: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The prompt, and what should follow."""
+        prompt = [*self.prompts.clone(one.text, globals_), self.ids.start_semantic]
+        return prompt, [self.ids.semantic_first + int(code) for code in one.semantic] + [self.ids.eos]
+
+
+class LmTraining:
+    """A run of it, which can be stopped and gone on with. folder: holds lm.pt and progress."""
+
+    def __init__(self, folder: Path, heard: list[Heard], *, device: torch.device, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self._dice = random.Random(seed)
+        self._path = folder / "lm.pt"
+        self._device = device
+        self.words = Words(folder)
+        self.model = Qwen2ForCausalLM(lm_config(self.words))
+        nn.Module.to(self.model, device)
+        self._globals = [one.globals_.tolist() for one in heard]
+        shuffled = random.Random(1).sample(range(len(heard)), len(heard))
+        self._heard = heard
+        self._held_out = shuffled[:_HELD_OUT]
+        self._pool = sorted(shuffled[_HELD_OUT:], key=lambda at: self._length(heard[at]))
+        # as many rows are drawn from as speech can be: the codes, and the end
+        ids = self.words.ids
+        rows = [*range(ids.semantic_first, ids.semantic_first + ids.semantic_count), ids.eos]
+        self._speech_rows = torch.tensor(rows, device=device)
+        self._place = torch.full((ids.id_count,), _IGNORED, device=device)
+        self._place[self._speech_rows] = torch.arange(len(rows), device=device)
+        matrices = [p for p in self.model.parameters() if p.ndim > 1]
+        vectors = [p for p in self.model.parameters() if p.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
+        self._learner = torch.optim.AdamW(groups, RATE_OF_LEARNING, (0.9, 0.98))
+        self._progress = Progress(folder / "lm.csv")
+        self.step = 0
+        if self._path.is_file():
+            state = torch.load(self._path, map_location=device, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self._learner.load_state_dict(state["learner"])
+            self.step = int(state["step"])
+
+    def run(self, minutes: float, *, short_first: bool, decay: bool) -> None:
+        """Train for so long. short_first: begin with short utterances, on which the alignment of text and
+        sound is learnt soonest. decay: let the learning rate fall to nothing by the end."""
+        begun_s = saved_s = time.monotonic()
+        while (done := (time.monotonic() - begun_s) / (minutes * 60)) < 1:
+            pace = 0.5 * (1 + math.cos(math.pi * done)) if decay else 1.0
+            for group in self._learner.param_groups:
+                group["lr"] = RATE_OF_LEARNING * min(1, (self.step + 1) / 150) * (0.03 + 0.97 * pace)
+            share = min(1.0, 0.15 + 2 * done) if short_first else 1.0
+            told = {"loss": self._one_step(int(len(self._pool) * share))}
+            if (self.step + 1) % _CHECK_EVERY == 0:
+                told |= self._checked()
+            self._progress.note(self.step, told)
+            self.step += 1
+            if time.monotonic() - saved_s > _SAVE_S:
+                self.save()
+                saved_s = time.monotonic()
+        self.save()
+
+    def save(self) -> None:
+        part = self._path.with_suffix(".part")
+        state = {
+            "model": self.model.state_dict(),
+            "learner": self._learner.state_dict(),
+            "step": self.step,
+        }
+        torch.save(state, part)
+        part.replace(self._path)
+
+    def _length(self, one: Heard) -> int:
+        return len(one.text) + len(one.semantic)
+
+    def _one_step(self, share: int) -> float:
+        self.model.train()
+        first = self._dice.randrange(max(1, share - _NEIGHBOURS))
+        near = self._pool[first : first + _NEIGHBOURS]
+        longest = self._length(self._heard[near[-1]]) + 40
+        chosen = self._dice.sample(near, min(len(near), max(2, TOKENS // longest)))
+        loss, _ = self._loss([self._row(at) for at in chosen])
+        self._learner.zero_grad()
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._learner.step()
+        return loss.item()
+
+    def _row(self, at: int) -> tuple[list[int], list[int]]:
+        other = self._dice.random() < _OTHER_SPEAKER
+        globals_ = self._globals[self._dice.randrange(len(self._globals)) if other else at]
+        return self.words.written(self._heard[at], globals_)
+
+    @torch.no_grad()
+    def _checked(self) -> dict[str, float]:
+        self.model.train(False)
+        rows = [self.words.written(self._heard[at], self._globals[at]) for at in self._held_out[:32]]
+        loss, right = self._loss(rows)
+        return {"held_out": loss.item(), "right": right}
+
+    def _loss(self, rows: list[tuple[list[int], list[int]]]) -> tuple[Tensor, float]:
+        length = max(len(prompt) + len(codes) for prompt, codes in rows)
+        read = torch.full((len(rows), length), self.words.begin)
+        due = torch.full((len(rows), length), _IGNORED)
+        for at, (prompt, codes) in enumerate(rows):
+            both = torch.tensor(prompt + codes)
+            read[at, : len(both)] = both
+            due[at, len(prompt) : len(both)] = self._place[both[len(prompt) :]].cpu()
+        read, due = read.to(self._device), due.to(self._device)[:, 1:]
+        with torch.autocast(self._device.type, torch.bfloat16):
+            # rows are filled up at their end, which causal attention never looks at
+            states = self.model.model(input_ids=read).last_hidden_state[:, :-1]
+            wanted = due != _IGNORED
+            logits = states[wanted] @ self.model.lm_head.weight[self._speech_rows].T
+        loss = F.cross_entropy(logits.float(), due[wanted])
+        right = (logits.argmax(-1) == due[wanted]).float().mean().item()
+        return loss, right
+
+
+def lm_config(words: Words) -> Qwen2Config:
+    """Of spark-mini's language model, as its config.json says it too."""
+    return Qwen2Config(
+        vocab_size=words.ids.id_count,
+        hidden_size=LM.hidden,
+        intermediate_size=LM.inner,
+        num_hidden_layers=LM.layers,
+        num_attention_heads=LM.heads,
+        num_key_value_heads=LM.shared_heads,
+        max_position_embeddings=LM.positions,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+        bos_token_id=words.begin,
+        eos_token_id=words.ids.eos,
+    )
