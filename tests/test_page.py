@@ -288,8 +288,12 @@ async def test_a_window_that_turns_keeps_the_last_words_in_sight(quiet_mic: Path
             await page.wait_for_timeout(150)
             assert await log.evaluate(hidden) < 2, f"{width} by {height}"
         # who reads old lines is left there
-        await log.evaluate("(log) => { log.scrollTop = 0; }")
-        await page.wait_for_timeout(150)
+        await log.evaluate(
+            """(log) => new Promise((done) => {
+                log.addEventListener("scroll", () => setTimeout(done), {once: true});
+                log.scrollTop = 0;
+            })"""
+        )
         await page.set_viewport_size({"width": 390, "height": 600})
         await page.wait_for_timeout(150)
         assert await log.evaluate("(log) => log.scrollTop") == 0

