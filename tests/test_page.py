@@ -294,6 +294,7 @@ async def test_a_window_that_turns_keeps_the_last_words_in_sight(quiet_mic: Path
                 log.scrollTop = 0;
             })"""
         )
+        await page.wait_for_timeout(150)
         await page.set_viewport_size({"width": 390, "height": 600})
         await page.wait_for_timeout(150)
         assert await log.evaluate("(log) => log.scrollTop") == 0
