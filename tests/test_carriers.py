@@ -18,7 +18,7 @@ from agent.transports.twilio import Twilio
 from tests.far_carrier import MANNERS, TELNYX_KEY
 from tts_plugin.errors import BadRequest
 
-# from the documents of Twilio's and Plivo's own libraries, whose code has made the signatures
+# Twilio's vector is its documents' example; Plivo's signatures follow the algorithm that it publishes
 TWILIO_URL = "https://mycompany.com/myapp.php?foo=1&bar=2"
 TWILIO_FORM = {
     "CallSid": "CA1234567890ABCDE",

@@ -97,11 +97,12 @@ def sounding_s(ear: Ear) -> float:
     return len(sounding(ear)) * 0.02
 
 
-def one_word_around(heard: str, text: str) -> bool:
-    """Whether `text` is REPLY as far as `heard`, within a word; one that was half heard may count."""
+def told_no_more_than(heard: str, text: str) -> bool:
+    """Whether `text` begins REPLY, with at most the word after what was `heard`, and at most two whole words
+    behind: LiveKit's synchronizer passes a word on in the middle of its time and counts it at its end."""
     kept = text.split()
     began, whole = len(heard.split()), len(heard.split(" ")) - 1
-    return REPLY.split()[: len(kept)] == kept and whole - 1 <= len(kept) <= began + 1
+    return REPLY.split()[: len(kept)] == kept and whole - 2 <= len(kept) <= began + 1
 
 
 def has_sounded(ear: Ear, seconds: float) -> bool:
@@ -230,8 +231,7 @@ async def test_ten_interruptions_silence_the_far_end_and_the_history_is_what_was
                     text = said(one.conversation)[-1].text_content or ""
                     histories.append((text, spoken_by(REPLY, tone_s(ear) - told_s)))
     assert sorted(late_s)[8] <= 0.15, late_s
-    # LiveKit's synchronizer, which cuts the history, falls behind by a word more where a machine is busy
-    assert sum(one_word_around(heard, text) for text, heard in histories) >= 9, histories
+    assert all(told_no_more_than(heard, text) for text, heard in histories), histories
 
 
 async def test_a_sound_mutes_the_far_end_and_without_words_the_whole_sentence_is_said() -> None:
