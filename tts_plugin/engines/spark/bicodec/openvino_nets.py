@@ -25,8 +25,8 @@ _LOOK_AHEAD = 16  # tokens of a usual window
 
 
 class OpenVinoNets:
-    """Nets of float32 tensors. One row at a time: rows side by side gain little on a CPU (docs/benchmarks.md), and so
-    a row's samples are the same to the bit whatever else is decoded.
+    """Nets of float32 tensors. One row at a time: rows side by side gain little on a CPU
+    (docs/benchmarks.md), and so a row's samples are the same to the bit whatever else is decoded.
 
     bfloat16: computes in it where the processor can (38 dB below the speech at full size). threads: None
     takes all cores.
