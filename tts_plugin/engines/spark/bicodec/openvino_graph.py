@@ -135,7 +135,7 @@ def _without_sines(model: Any) -> Any:
         square, *more = {
             user.get_node().get_friendly_name(): user.get_node() for user in _users(sine)
         }.values()
-        if more or square.get_type_name() != "Multiply":
+        if more or square.get_type_name() not in ("Multiply", "Power"):  # x * x, or x.square()
             raise RuntimeError("the wave generator has a sine that is not squared")
         turns = ops.multiply(sine.input_value(0), _number(1 / np.pi))
         rest = ops.subtract(turns, ops.round(turns, "half_to_even"))
