@@ -16,7 +16,7 @@ from agent.calls import Calls, Place
 from agent.phone import Answer
 from agent.transports.carrier import Arrival, Carrier, CarrierCall, Webhook
 from agent.transports.dialect import Kind
-from agent.transports.media_streams import MAX_MESSAGE_BYTES, media_stream, started
+from agent.transports.media_streams import MAX_MESSAGE_BYTES, MediaStream, media_stream, started
 from agent.transports.tickets import Tickets
 from tts_plugin.errors import BadRequest, ConfigError, Overloaded, TTSError, Unauthorized
 from tts_plugin.hosts import is_loopback
@@ -69,6 +69,11 @@ class _Expected:
     arrival: Arrival
     place: Place
 
+    @property
+    def key(self) -> tuple[Kind, str]:
+        """The same for the same call."""
+        return self.carrier.dialect.kind, self.arrival.call.id
+
 
 class PhoneServer:
     """An aiohttp application that calls `answer` for every call that a carrier connects."""
@@ -83,6 +88,7 @@ class PhoneServer:
         self._expected = Tickets[_Expected](TICKET_S, lambda expected: expected.place.give_back())
         self._documents = Tickets[str](TICKET_S)
         self._talking: set[asyncio.Task[None]] = set()
+        self._lines: dict[tuple[Kind, str], MediaStream] = {}  # of the calls that are up
         self._waiting = 0  # streams that have not started yet
         self._http: aiohttp.ClientSession | None = None
         self.app = web.Application(middlewares=[_guard], client_max_size=MAX_BODY_BYTES)
@@ -110,11 +116,11 @@ class PhoneServer:
         """A call comes in: the busy signal, or an invitation to the media websocket."""
         carrier, webhook = await self._webhook(request)
         arrival = carrier.arrival(webhook)
-        # a webhook that is sent again, its answer lost, is the same call
-        self._expected.drop(lambda expected: expected.arrival == arrival)
         kind = carrier.dialect.kind
+        # a webhook that is sent again is the same call: it keeps its place, and gets a token for the old one
+        self._expected.drop(lambda expected: expected.key == (kind, arrival.call.id))
         try:
-            place = self._calls.place(kind)
+            place = self._calls.place(kind, arrival.call.id)
         except Overloaded:
             log.warning("a caller was told that all %d lines are busy", self._calls.max_calls)
             return _xml(carrier.busy)
@@ -171,9 +177,16 @@ class PhoneServer:
                 return
             assert self._http is not None
             seen = CarrierCall(carrier, self._http, arrival, lambda xml: self._publish(request, carrier, xml))
+            if expected.key in self._lines:
+                self._lines[expected.key].superseded()
             async with media_stream(ws, carrier.dialect, start.stream, arrival.call, seen) as line:
-                await self._answer(line)
-            log.info("a call is over: %s", line.ended_because)
+                self._lines[expected.key] = line
+                try:
+                    await self._answer(line)
+                finally:
+                    if self._lines.get(expected.key) is line:
+                        del self._lines[expected.key]
+            log.info("a call is over: %s", await line.ended())
 
     def _publish(self, request: web.Request, carrier: Carrier, document: str) -> str:
         token = self._documents.issue(document)
