@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from agent.desk.settings import DeskSettings
 from tts_plugin.config import (
@@ -37,6 +38,13 @@ Seconds = Annotated[float, Field(ge=0, le=10)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Secret = Annotated[str | None, Field(min_length=1, repr=False)]
 Url = Annotated[str, Field(pattern=r"^https?://[^?#\s]+[^/?#\s]$")]
+
+
+def _public(url: str) -> str:
+    """Without the slash at its end, which people paste."""
+    if re.fullmatch(r"https?://[^/?#\s]+/?", url) is None:
+        raise ValueError(f'"{url}" should be like https://phone.example.org, without a path')
+    return url.removesuffix("/")
 
 
 class AgentSettings(Section):
@@ -103,7 +111,7 @@ class PhoneSettings(Section):
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Port = 8090
-    public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#\s]+$")] = None
+    public_url: Annotated[str, AfterValidator(_public)] | None = None
     max_calls: Annotated[int, Field(ge=1, le=1000)] = 8
     audiosocket: Port | None = None
     asterisks: tuple[str, ...] = ()
@@ -157,13 +165,18 @@ def load_settings(
     }
     layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: told, ARGUMENTS: arguments or {}}
     agent = layered(AgentSettings, "agent", document, layers, paths=("faq", "ears_model"))
-    _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
-    _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
+    _require_there(("agent", "faq"), agent.faq, os.path.isfile, "file", document, layers)
+    _require_there(("agent", "ears_model"), agent.ears_model, os.path.isdir, "folder", document, layers)
     phone_layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: _secrets(env), ARGUMENTS: phone or {}}
+    telephone = layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS)
+    for name, language in telephone.desk.languages.items() if telephone.desk else ():
+        place = ("phone", "desk", "languages", name)
+        _require_there((*place, "faq"), language.faq, os.path.isfile, "file", document, {})
+        _require_there((*place, "ears_model"), language.ears_model, os.path.isdir, "folder", document, {})
     ears = variable(env, EARS)
     return Settings(
         agent,
-        layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS),
+        telephone,
         _llm(env),
         None if ears is None else Path(ears),
     )
@@ -196,7 +209,7 @@ def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None) -> N
 
 
 def _require_there(
-    key: str,
+    place: tuple[str, ...],
     path: Path | None,
     is_there: Callable[[Path], bool],
     what: str,
@@ -206,9 +219,9 @@ def _require_there(
     """Raise ConfigError that names the layer, in a file also the line, whose path leads nowhere."""
     if path is None or is_there(path):
         return
-    message = f"agent.{key}: there is no {what} {path}"
-    above = [layer for layer, values in layers.items() if key in values]
-    raise BadYaml([Problem(above[-1], None, message) if above else document.problem(("agent", key), message)])
+    message = f"{'.'.join(place)}: there is no {what} {path}"
+    above = [layer for layer, values in layers.items() if place[-1] in values]
+    raise BadYaml([Problem(above[-1], None, message) if above else document.problem(place, message)])
 
 
 def _llm(env: Mapping[str, str]) -> LlmSettings | None:
