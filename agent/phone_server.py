@@ -24,6 +24,7 @@ from tts_plugin.hosts import is_loopback
 MAX_BODY_BYTES = 65_536  # a webhook has 1 kB
 TICKET_S = 30.0  # from the webhook's answer to the media websocket; it takes carriers about one
 MAX_WAITING = 64  # streams that have shown no token yet; anybody can open one
+MAX_REASON_BYTES = 120  # of a close frame
 POLICY = 1008  # the websocket's close code for what is not let in
 
 log = logging.getLogger("sparkvoice.phone")
@@ -142,7 +143,7 @@ class PhoneServer:
             raise web.HTTPServiceUnavailable
         ws = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, timeout=1.0, compress=False)
         await ws.prepare(request)
-        # cancelled by the end of the server, or by aiohttp when the connection is lost
+        # cancelled by the end of the server; a connection that is lost ends its line instead
         task = asyncio.current_task()
         assert task is not None
         self._talking.add(task)
@@ -167,7 +168,7 @@ class PhoneServer:
                 raise BadRequest("the token is not one of those given out, too old, or was used already")
         except BadRequest as error:
             log.warning("a %s stream was refused: %s", carrier.dialect.kind, error)
-            await ws.close(code=POLICY, message=str(error).encode()[:120])
+            await ws.close(code=POLICY, message=str(error).encode("ascii", "replace")[:MAX_REASON_BYTES])
             return
         with expected.place:
             arrival = expected.arrival

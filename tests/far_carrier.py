@@ -294,6 +294,7 @@ class FarCarrier:
         self.waiting_s: list[float] = []  # the far buffer, after every message
         self.mic: deque[Pcm] = deque()
         self.closed = asyncio.Event()
+        self.gives_marks_back = True
         self.stream = f"MZ{id(self):x}"
         self._ws = ws
         self._manners = manners
@@ -377,6 +378,9 @@ class FarCarrier:
         self.waiting_s.append(waiting / RATE)
 
     def _give_back(self, name: str) -> None:
+        if not self.gives_marks_back:
+            return
+
         def deliver(name: str) -> None:
             task = asyncio.get_running_loop().create_task(self.send(self._manners.mark(self.stream, name)))
             self._deliveries.add(task)

@@ -202,8 +202,9 @@ class MediaStream:
             elif message.type is WSMsgType.BINARY:
                 self._complain("bytes, where all messages are text")
             else:
-                self._complain(f"the connection failed: {ws.exception()}")
-                break
+                self._complain(f"the connection failed: {message.data}")
+                self._ending.left("the connection failed")
+                return
         self._ending.left("the caller hung up")
 
 
