@@ -280,6 +280,8 @@ class StubServer:
         self.url = f"ws://127.0.0.1:{port}"
         self.rooms: dict[str, StubRoom] = {}
         self.asked: list[Message] = []
+        self.answers = asyncio.Event()  # cleared: the API's answers wait
+        self.answers.set()
         self.refusal: Refusal | None = None  # what the next call of the API is answered
         self.on_dial: Callable[[sip.CreateSIPParticipantRequest], Awaitable[None]] | None = None
         self.registered = asyncio.Event()
@@ -342,6 +344,7 @@ class StubServer:
         asked = kind()
         asked.ParseFromString(await request.read())
         self.asked.append(asked)
+        await self.answers.wait()
         if (refusal := self.refusal) is not None:
             self.refusal = None
             body = {"code": refusal.code, "msg": refusal.message, "meta": refusal.meta}

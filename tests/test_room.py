@@ -321,6 +321,22 @@ async def test_a_call_that_is_handed_over_is_over_here_and_one_that_is_refused_s
     assert (asked.transfer_to, asked.participant_identity) == ("tel:+15550199", "caller")
 
 
+async def test_a_telephone_that_leaves_before_the_answer_to_a_handover_was_handed_over() -> None:
+    async with a_room_call() as parties:
+        async with asyncio.timeout(10):
+            assert await parties.call.connected()
+            parties.server.answers.clear()
+            handing_over = asyncio.create_task(parties.call.transfer("+15550199"))
+            await until(lambda: parties.server.asked)
+            identity = parties.call.identity
+            await parties.stub.leave(REASON.CLIENT_INITIATED)
+            await until(lambda: identity not in parties.call.room.remote_participants)
+            assert await is_going_on(parties.call)
+            parties.server.answers.set()
+            await handing_over
+            assert await parties.call.ended() == "handed over"
+
+
 async def is_going_on(call: Line) -> bool:
     ended = asyncio.create_task(call.ended())
     await asyncio.wait([ended], timeout=0.05)
