@@ -41,6 +41,9 @@ class Bot(Protocol):
         """Runs beside the conversation (keys, silence, the clock); the call outlives its return and cancels
         it at the call's end. Hanging up and handing over are the line's."""
 
+    def over(self) -> None:
+        """The conversation is over, if there was one, and all of it has been shown; called once."""
+
 
 MakeBot = Callable[[Line], Bot]
 
@@ -55,6 +58,9 @@ class PlainBot:
         pass
 
     async def attend(self, conversation: Conversation) -> None:
+        pass
+
+    def over(self) -> None:
         pass
 
 
@@ -112,12 +118,15 @@ class Receptionist:
             bot.show(event)
 
         running = converse(session, bot.agent, audio_in=line.audio, audio_out=output, tell=tell)
-        async with running as conversation:
-            try:
-                self.meet(line, conversation)
-                await until_over(line, conversation, bot)
-            finally:
-                over = True
+        try:
+            async with running as conversation:
+                try:
+                    self.meet(line, conversation)
+                    await until_over(line, conversation, bot)
+                finally:
+                    over = True
+        finally:
+            bot.over()
 
 
 async def until_over(line: Line, conversation: Conversation, bot: Bot) -> None:

@@ -171,6 +171,7 @@ async def talk(call: RoomCall, settings: Settings, brain: Any) -> None:
     async with AsyncExitStack() as stack:
         desk = await stack.enter_async_context(open_desk(settings)) if settings.phone.desk else None
         bot: Bot = desk.bot(call) if desk else PlainBot(Assistant(settings.agent))
+        stack.callback(bot.over)  # when the conversation, which is entered later, has been left
         mouth = await stack.enter_async_context(TTS(voice=settings.agent.voice, rate=RATE))
         ears = await stack.enter_async_context(ears_of(settings))
         session = build_session(

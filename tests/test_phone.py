@@ -169,6 +169,7 @@ class Bot:
     events: list[Event] = field(default_factory=list)
     attended: asyncio.Event = field(default_factory=asyncio.Event)
     left: bool = False
+    ends: int = 0
 
     @property
     def agent(self) -> Agent:
@@ -183,6 +184,10 @@ class Bot:
             await asyncio.Event().wait()
         finally:
             self.left = True
+
+    def over(self) -> None:
+        assert self.left
+        self.ends += 1
 
 
 def receptionist(calls: Calls, bots: list[Bot], *, voice: str | None = "tone") -> Receptionist:
@@ -207,6 +212,7 @@ async def test_a_caller_is_greeted_by_the_bot_of_the_line_until_one_hangs_up(kin
         bots[0].line.hang_up("said good-bye")
         await asyncio.wait_for(far.closed.wait(), 5)
         assert bots[0].left
+        await until(lambda: bots[0].ends == 1)
         assert far.breaches == []
     text = calls.exposition().decode()
     assert f'sparkvoice_first_word_seconds_count{{transport="{kind}"}} 1.0' in text
