@@ -436,6 +436,38 @@ async def test_the_model_runs_no_more_than_2_s_ahead_of_a_slow_reader(opened: Op
         assert lm.steps <= 100 + 100  # what the window was cut from, and what waits behind it
 
 
+async def test_a_reader_who_stalled_has_waited_only_since_it_reads_again(
+    opened: Open, ava: Voice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its next window would go ahead of those whose listeners have run dry meanwhile."""
+    dues, decode = list[float | None](), Vocoder.decode
+
+    async def noted(
+        vocoder: Vocoder,
+        semantic: Sequence[int],
+        d_vector: torch.Tensor,
+        emit_from: int,
+        emit_to: int,
+        *,
+        due_s: float | None = None,
+    ) -> Pcm:
+        dues.append(due_s)
+        return await decode(vocoder, semantic, d_vector, emit_from, emit_to, due_s=due_s)
+
+    monkeypatch.setattr(Vocoder, "decode", noted)
+    engine = opened(ScriptedLM([Script(codes(5000))]), noise=True)
+    async with aclosing(engine.speak(turn(ava), segments([" ".join(TEXTS) * 3]))) as frames:
+        first = await anext(frames)
+        handed_out_s = time.monotonic()
+        assert dues == [None]
+        while time.monotonic() < handed_out_s + first.seconds:
+            await asyncio.sleep(0.01)  # its listener would have heard it all
+        reads_again_s = time.monotonic()
+        await anext(frames)
+    assert dues[1] is not None
+    assert dues[1] >= reads_again_s
+
+
 async def test_closing_before_anything_and_twice_is_fine(opened: Open, ava: Voice) -> None:
     lm = ScriptedLM(said())
     frames = opened(lm).speak(turn(ava), segments(TEXTS))

@@ -62,6 +62,7 @@ class HibariEngine:
         at = 0
         playing = Playing()
         async for segment in segments:
+            playing.asked()
             # whose listener runs out of audio first comes first; the first segment of a turn is due now
             due_s = time.monotonic() if playing.dry_at_s is None else playing.dry_at_s
             pcm = await self._crew.run(
