@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from tts_plugin.audio import AudioFrame, Pcm, to_int16
-from tts_plugin.config import LatencySettings, SparkSettings, WindowSettings
+from tts_plugin.config import LatencySettings, SparkSettings, WindowSettings, cache_folder
 from tts_plugin.engine import ENGINES, Segment, Turn
 from tts_plugin.engines.spark.bicodec import BiCodec, load_bicodec
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.duration import duration_of
-from tts_plugin.engines.spark.engine import SparkEngine
+from tts_plugin.engines.spark.engine import SparkEngine, codec_runtime
 from tts_plugin.engines.spark.lm.hf import HfLM
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
@@ -46,7 +46,10 @@ Open = Callable[..., SparkEngine]
 
 @pytest.fixture(scope="module")
 def checkpoint(tiny_model: Path) -> Checkpoint:
-    """One whose random weights are taken for speech, so that they are watched."""
+    """One whose random weights are taken for speech, so that they are watched. Its codec is converted by
+    now: on a busy machine that takes longer than a test's patience lasts."""
+    runtime = codec_runtime(SparkSettings())
+    load_bicodec(tiny_model, dtype="float32", device="cpu", runtime=runtime, cache=cache_folder())
     return dataclasses.replace(Checkpoint.open(tiny_model), is_noise=False)
 
 

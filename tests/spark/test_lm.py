@@ -113,7 +113,7 @@ async def test_logits_among_seven_others_are_those_alone(
     rows.clear()
     await asyncio.gather(*map(saying, range(8)))
     await lm.aclose()
-    assert min(map(len, alone.values())) > 3
+    assert sum(map(len, alone.values())) > 60
     for sampling in streams:
         one, other = np.stack(alone[sampling]), np.stack(rows[sampling])
         assert np.abs(one - other).max() <= 1e-6 * np.abs(one).max()
