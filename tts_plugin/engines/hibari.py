@@ -1,7 +1,7 @@
 """HibariEngine: the embedded American English voice, so that everything speaks with no download and no GPU.
 
 hibari-tts (Apache-2.0) carries its 7.9 MB of weights in its wheel. It makes a whole segment at once, in
-about 0.02 of the time that it sounds on one core, so a segment is one frame.
+about 0.012 of the time that it sounds on one core of its own, so a segment is one frame.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from tts_plugin.timing import Clock
 log = logging.getLogger(__name__)
 
 # Of the cores that its threads keep busy, and one for all the rest. `bench capacity` found 45 turns on two
-# cores (docs/benchmarks.md), 22 each; a margin below, because beyond it not one turn runs dry but most do.
+# cores (docs/benchmarks.md), 22 each, though making the sound alone takes 0.012 of a core: the rest is the
+# server's and its clients'. A margin below, because beyond it not one turn runs dry but most do.
 _HIBARI_PER_CPU = 20
 _SPARK_GPU = 32
 _ANY_OTHER = 64
