@@ -56,7 +56,8 @@ class Call:
         """Until so many turns of the agent in the history end with `text`."""
 
         def there() -> bool:
-            assert self.conversation is not None
+            if self.conversation is None:
+                return False
             said = self.conversation.session.history.messages()
             ends = [message for message in said if (message.text_content or "").strip().endswith(text)]
             return len(ends) >= times

@@ -63,9 +63,10 @@ class CallLog:
 
     def note(self, what: str, **facts: str | bool | float) -> None:
         """Something that the desk did: a key, a handover."""
-        self._write(
-            what, **{key: masked(fact) if isinstance(fact, str) else fact for key, fact in facts.items()}
-        )
+        hidden: dict[str, Any] = {
+            key: masked(fact) if isinstance(fact, str) else fact for key, fact in facts.items()
+        }
+        self._write(what, **hidden)
 
     def ended(self, why: str, seconds: float) -> None:
         """The last line; what is told after it is not written."""
