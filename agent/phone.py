@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from livekit.agents import Agent, llm, stt
+from livekit.agents import llm, stt
 
 from agent.assistant import Assistant
 from agent.calls import Calls, Meter
 from agent.config import AgentSettings
+from agent.heard import HeardAgent
 from agent.limiter import TELEPHONE_DBFS
 from agent.line import Line, MediaLine
 from agent.media_io import Control, PlayoutOutput
@@ -31,7 +32,7 @@ class Bot(Protocol):
     """What talks on one line; made for it, and told of everything that happens there."""
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> HeardAgent:
         """Enters the session when the line is answered."""
 
     def show(self, event: Event) -> None:
@@ -49,7 +50,7 @@ MakeBot = Callable[[Line], Bot]
 class PlainBot:
     """Nothing but an agent."""
 
-    agent: Agent
+    agent: HeardAgent
 
     def show(self, event: Event) -> None:
         pass

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
-from livekit.agents import NOT_GIVEN, Agent, AgentSession, llm, stt
+from livekit.agents import NOT_GIVEN, AgentSession, llm, stt
 from livekit.agents.voice import SpeechHandle
 
 from agent.assistant import greeting_of
@@ -25,6 +25,7 @@ from agent.desk.scribe import Scribe
 from agent.desk.settings import DeskSettings, KeySettings, LanguageSettings
 from agent.ears import STT
 from agent.faq import load_faq, words_of
+from agent.heard import HeardAgent
 from agent.line import Line, MediaLine, TransferFailed
 from agent.role_log import Event
 from agent.session import Conversation
@@ -285,7 +286,7 @@ class SupportBot:
             self._recording = None
             self._note("recording_stopped")
 
-    def _agent(self, instructions: str, tongue: Tongue | None = None) -> Agent:
+    def _agent(self, instructions: str, tongue: Tongue | None = None) -> HeardAgent:
         return _Agent(
             instructions=instructions,
             # said when it has entered: what is said while agents change may be lost
@@ -349,7 +350,7 @@ class SupportBot:
         return self._talk.session
 
 
-class _Agent(Agent):
+class _Agent(HeardAgent):
     """Says `greeting` when it enters, if it has one. brain, ears: None for the session's own."""
 
     def __init__(
