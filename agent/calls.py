@@ -71,10 +71,14 @@ class Calls:
     def place(self, transport: str) -> Place:
         """A place for one more call; Overloaded when all are taken, which the transport tells the caller."""
         if self.taken >= self.max_calls:
-            self._refused.labels(transport).inc()
+            self.refused(transport)
             raise Overloaded(f"all {self.max_calls} lines are busy; try again in a minute")
         self.taken += 1
         return Place(self)
+
+    def refused(self, transport: str) -> None:
+        """Note that a caller was told that all is busy."""
+        self._refused.labels(transport).inc()
 
     @contextmanager
     def measured(self, transport: str) -> Iterator[Meter]:

@@ -13,9 +13,9 @@ from agent.media_io import PlayoutOutput
 
 
 class HeardAgent(Agent):
-    """Where the session speaks through a PlayoutOutput, each word is passed on in the middle of its own time, by
-    the position that has been handed out; so a turn that is cut stands in the history as far as it was heard,
-    to half a word. LiveKit's synchronizer, which knows the clock alone, is up to two words behind.
+    """Where the session speaks through a PlayoutOutput, each word is passed on in the middle of its own time,
+    by the position that has been handed out; so a turn that is cut stands in the history as far as it was
+    heard, to half a word. LiveKit's synchronizer, which knows the clock alone, is up to two words behind.
 
     Words without times (of an answer that was not spoken) are passed on at once.
     """

@@ -71,8 +71,8 @@ class PlayoutOutput(io.AudioOutput):
         self._on_control = callback
 
     async def heard(self, segment: int, at_s: float) -> bool:
-        """Wait until more than `at_s` seconds of a segment have been handed out, or all of it; False if it was
-        cut before. segment: how many were captured before it. One waits at a time."""
+        """Wait until more than `at_s` seconds of a segment have been handed out, or all of it; False if it
+        was cut before. segment: how many were captured before it. One waits at a time."""
         while len(self._over) <= segment:
             if len(self._over) == segment and self._playout.heard_s > at_s:
                 return True

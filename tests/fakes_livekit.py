@@ -37,8 +37,8 @@ def spoken_by(text: str, heard_s: float) -> str:
 
 
 def one_word_around(text: str, heard: str, kept: str) -> bool:
-    """Whether `kept` is the beginning of `text` up to the word that what was `heard` of it ends in, one more or
-    one less; `heard` may end within a word."""
+    """Whether `kept` begins `text` and ends with the word that ends what was `heard` of it, or one of its
+    neighbours; `heard` may end within a word."""
     words = kept.split()
     begun, whole = len(heard.split()), len(heard.split(" ")) - 1
     return text.split()[: len(words)] == words and begun - 1 <= len(words) <= whole + 1

@@ -79,8 +79,8 @@ class Transport:
     """How to open a call, and how fast the transport is.
 
     delay_s: longest way from our output to the far end. mute_s: longest from a pause or clear until
-    the far end plays silence. silent_p90_s: from an interruption to silence there, of five the worst left out.
-    caller_dbfs_loss: how much quieter the caller may arrive.
+    the far end plays silence. silent_p90_s: from an interruption to silence there, of five the worst
+    left out. caller_dbfs_loss: how much quieter the caller may arrive.
     """
 
     open: Callable[[], AbstractAsyncContextManager[OpenCall]]
