@@ -11,10 +11,10 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from livekit import api
 from livekit.agents import AgentServer, AutoSubscribe, JobContext, JobProcess, JobRequest, cli
@@ -82,7 +82,8 @@ async def turn_away(room: str) -> None:
 
 def load_of(worker: AgentServer) -> float:
     """The load that is reported to LiveKit's server, from 0 to 1."""
-    others = ServerOptions.load_fnc(worker)  # LiveKit's own: the processor's
+    # LiveKit's own, of the processor; its type allows one without an argument, too
+    others = cast("Callable[[AgentServer], float]", ServerOptions.load_fnc)(worker)
     if isinstance(worker, Worker) and worker.lobby is not None:
         return worker.lobby.load(len(worker.active_jobs), others)
     return others

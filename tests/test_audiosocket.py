@@ -412,7 +412,7 @@ async def test_not_a_sample_is_written_after_an_interruption(cut: str) -> None:
         for turn in range(5):
             line.playout.put(tone(5, 8000))
             begun = len(far.blocks)
-            await until(lambda begun=begun: audible_s(far.said(begun), 8000) > 0.2)  # type: ignore[misc]
+            await until(lambda begun=begun: audible_s(far.said(begun), 8000) > 0.2)
             await asyncio.sleep(0.003 * turn)  # anywhere between two beats
             written: list[Pcm] = []
             line.playout.tap(written.append)
@@ -421,7 +421,7 @@ async def test_not_a_sample_is_written_after_an_interruption(cut: str) -> None:
                 output.clear_buffer()
             else:
                 output.pause()
-            await until(lambda at=at: len(far.blocks) > at + 10)  # type: ignore[misc]
+            await until(lambda at=at: len(far.blocks) > at + 10)
             assert not np.concatenate(written).any()
             # written before: what is left of it is heard within 20 ms
             assert audible_s(far.said(at), 8000) <= BEAT_S

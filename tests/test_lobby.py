@@ -22,6 +22,7 @@ from agent.lobby import FULL, lobby
 from agent.serving import serving
 from agent.shared_calls import counted, measured
 from agent.transports.switchboard import Switchboard
+from agent.worker import Worker, load_of
 from tests.far_room import TELEPHONE
 from tests.stub_livekit import KEY, KIND, SECRET, StubRoom, stub_server
 from tts_plugin.listener import listen
@@ -124,6 +125,10 @@ async def test_the_load_tells_how_full_it_is_and_a_full_worker_is_still_asked() 
         assert desk.load(2, 0.1) == FULL / 2
         assert desk.load(4, 0.1) == FULL < 0.7  # of LiveKit's server
         assert desk.load(1, 0.9) == 0.9
+
+
+def test_a_worker_that_does_not_run_yet_reports_the_processor_s_load() -> None:
+    assert 0.0 <= load_of(Worker()) <= 1.0
 
 
 @pytest.mark.parametrize("taken", [True, False])
