@@ -85,8 +85,8 @@ class LineEar:
         self._anchor(self._playout.position - self._heard)
         assert self._ahead is not None
         sent = self._playout.sent(self._heard + self._ahead, self._block)
-        if level_dbfs(frame) < STILL_DBFS:
-            self._canceller.note(to_float32(sent))  # a tenth of the work; most lines are still most of the time
+        if level_dbfs(frame) < STILL_DBFS:  # as most lines are most of the time
+            self._canceller.note(to_float32(sent))
             left = frame
         else:
             left = to_int16(self._canceller.push(to_float32(frame), to_float32(sent)))
