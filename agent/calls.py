@@ -86,9 +86,13 @@ class Calls:
         """
         key = (transport, object() if call is None else call)
         if key not in self._held and self.taken >= self.max_calls:
-            self._refused.labels(transport).inc()
+            self.refused(transport)
             raise Overloaded(f"all {self.max_calls} lines are busy; try again in a minute")
         return Place(self._held, key)
+
+    def refused(self, transport: str) -> None:
+        """Note that a caller was told that all is busy."""
+        self._refused.labels(transport).inc()
 
     @contextmanager
     def measured(self, transport: str) -> Iterator[Meter]:

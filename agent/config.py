@@ -32,7 +32,7 @@ GREETING = "Hello! How can I help you today?"  # where neither the settings nor 
 DEFAULT_LLM = "gpt-4.1-mini"
 
 _DESK_PATHS = ("desk.log", "desk.recording.folder", "desk.languages.*.faq", "desk.languages.*.ears_model")
-EARS = "SPARKVOICE_EARS"  # set by a worker for its jobs, not by people
+EARS, CALLS = "SPARKVOICE_EARS", "SPARKVOICE_CALLS"  # set by a worker for its jobs, not by people
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -105,6 +105,7 @@ class PhoneSettings(Section):
     port: 0 takes a free one. public_url: where carriers reach this server, https without a path; their
     signatures cover it. max_calls: at once, over all transports. audiosocket: the port for Asterisk (None: no
     such listener), on `host`; asterisks: addresses or networks besides this machine that may connect there.
+    metrics_port: where a LiveKit worker shows its calls' metrics, on `host` (None: nowhere).
     unsigned: carriers without a secret are served, too; on loopback, to develop.
     desk: what a customer-service desk does beside answering; None is an agent and nothing else.
     """
@@ -114,6 +115,7 @@ class PhoneSettings(Section):
     public_url: Annotated[str, AfterValidator(_public)] | None = None
     max_calls: Annotated[int, Field(ge=1, le=1000)] = 8
     audiosocket: Port | None = None
+    metrics_port: Port | None = None
     asterisks: tuple[str, ...] = ()
     unsigned: bool = False
     twilio: TwilioSettings = TwilioSettings()
@@ -134,12 +136,13 @@ class LlmSettings:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the agent side can be told. llm: None answers from the FAQ. ears: the socket of a recogniser
-    that this worker's jobs share; None starts one of one's own."""
+    that this worker's jobs share; None starts one of one's own. calls: the socket that counts their calls."""
 
     agent: AgentSettings
     phone: PhoneSettings
     llm: LlmSettings | None
     ears: Path | None = None
+    calls: Path | None = None
 
 
 def load_settings(
@@ -173,12 +176,13 @@ def load_settings(
         place = ("phone", "desk", "languages", name)
         _require_there((*place, "faq"), language.faq, os.path.isfile, "file", document, {})
         _require_there((*place, "ears_model"), language.ears_model, os.path.isdir, "folder", document, {})
-    ears = variable(env, EARS)
+    ears, calls = variable(env, EARS), variable(env, CALLS)
     return Settings(
         agent,
         telephone,
         _llm(env),
         None if ears is None else Path(ears),
+        None if calls is None else Path(calls),
     )
 
 
@@ -197,13 +201,15 @@ def _secrets(env: Mapping[str, str]) -> dict[str, Json]:
     return found
 
 
-def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None) -> None:
+def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None, calls: Path | None) -> None:
     """Put into the environment what the processes that this one starts are to find there."""
     os.environ["SPARKVOICE_URL"] = engine_url
     if engine_token is not None:
         os.environ["SPARKVOICE_TOKEN"] = engine_token
     if ears is not None:
         os.environ[EARS] = str(ears)
+    if calls is not None:
+        os.environ[CALLS] = str(calls)
     # neither of the models that come with livekit-agents is ours to use
     os.environ["LIVEKIT_AGENTS_PRELOAD_LOCAL_INFERENCE"] = "0"
 

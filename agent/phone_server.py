@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ import aiohttp
 from aiohttp import web
 
 from agent.calls import Calls, Place
+from agent.exposition import exposed
 from agent.phone import Answer
 from agent.transports.carrier import Arrival, Carrier, CarrierCall, Webhook
 from agent.transports.dialect import Kind
 from agent.transports.media_streams import MAX_MESSAGE_BYTES, MediaStream, media_stream, started
 from agent.transports.tickets import Tickets
-from tts_plugin.errors import BadRequest, ConfigError, Overloaded, TTSError, Unauthorized
+from tts_plugin.errors import BadRequest, ConfigError, Overloaded, TTSError
 from tts_plugin.hosts import is_loopback
 
 MAX_BODY_BYTES = 65_536  # a webhook has 1 kB
@@ -220,23 +220,11 @@ class PhoneServer:
         return f"{self._doors.public_url or f'http://{request.host}'}{path}"
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        token = self._doors.token
-        if token is None:
-            # behind a proxy everybody comes by loopback
-            if self._doors.public_url is not None or not is_loopback(request.remote or ""):
-                raise Unauthorized("set SPARKVOICE_TOKEN and send it as a bearer token")
-        elif not hmac.compare_digest(
-            request.headers.get("Authorization", "").encode(errors="surrogateescape"),
-            f"Bearer {token}".encode(),
-        ):
-            raise Unauthorized("send SPARKVOICE_TOKEN as a bearer token")
-        return web.Response(body=self._calls.exposition(), headers={"Content-Type": _PROMETHEUS})
+        proxied = self._doors.public_url is not None
+        return exposed(request, self._calls, self._doors.token, proxied=proxied)
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
-
-
-_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @web.middleware

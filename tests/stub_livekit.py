@@ -131,6 +131,10 @@ class StubRoom:
 
     # what the server does
 
+    def participants(self) -> list[models.ParticipantInfo]:
+        agents = [_participant(AGENT, "agent", KIND.AGENT)] if self.agent_connected.is_set() else []
+        return agents + ([self._caller()] if self._here else [])
+
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
@@ -285,6 +289,8 @@ class StubServer:
         self.refusal: Refusal | None = None  # what the next call of the API is answered
         self.on_dial: Callable[[sip.CreateSIPParticipantRequest], Awaitable[None]] | None = None
         self.registered = asyncio.Event()
+        self.refused: list[tuple[str, bool]] = []  # rooms that the worker did not come to; whether nobody may
+        self.loads: list[float] = []  # as the worker reports them
         self._worker: web.WebSocketResponse | None = None
 
     def add(self, stub: StubRoom) -> StubRoom:
@@ -320,9 +326,13 @@ class StubServer:
                     welcome = agent.RegisterWorkerResponse(worker_id="AW_1")
                     await socket.send_bytes(agent.ServerMessage(register=welcome).SerializeToString())
                     self.registered.set()
+                case "update_worker" if message.update_worker.HasField("status"):
+                    self.loads.append(message.update_worker.load)
                 case "availability":
-                    assert message.availability.available
                     name = message.availability.job_id.removeprefix("AJ_")
+                    if not message.availability.available:
+                        self.refused.append((name, message.availability.terminate))
+                        continue
                     given = agent.JobAssignment(
                         job=agent.Job(id=message.availability.job_id), url=self.url, token=self.token(name)
                     )
@@ -339,10 +349,14 @@ class StubServer:
                 ),
             ),
             "RemoveParticipant": (room.RoomParticipantIdentity, room.RemoveParticipantResponse()),
+            "ListParticipants": (room.ListParticipantsRequest, room.ListParticipantsResponse()),
         }
         kind, answer = kinds[request.match_info["method"]]
         asked = kind()
         asked.ParseFromString(await request.read())
+        if isinstance(asked, room.ListParticipantsRequest):
+            there = room.ListParticipantsResponse(participants=self.rooms[asked.room].participants())
+            return web.Response(body=there.SerializeToString(), content_type="application/protobuf")
         self.asked.append(asked)
         await self.answers.wait()
         if (refusal := self.refusal) is not None:

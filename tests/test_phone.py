@@ -11,11 +11,12 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from livekit.agents import Agent, llm
+from livekit.agents import llm
 
 from agent.assistant import Assistant
 from agent.calls import Calls
 from agent.config import AgentSettings
+from agent.heard import HeardAgent
 from agent.line import Line, MediaLine
 from agent.media_io import Control
 from agent.phone import Answer, Receptionist, if_free
@@ -174,7 +175,7 @@ class Bot:
     ends: int = 0
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> HeardAgent:
         return Assistant(AgentSettings(greeting="Good morning to you."))
 
     def show(self, event: Event) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
-from livekit.agents import NOT_GIVEN, Agent, AgentSession, llm, stt
+from livekit.agents import NOT_GIVEN, AgentSession, llm, stt
 from livekit.agents.types import NotGivenOr
 from livekit.agents.voice import SpeechHandle
 
@@ -26,6 +26,7 @@ from agent.desk.settings import DeskSettings
 from agent.desk.tongues import Tongue, open_tongues
 from agent.desk.wishes import Ask, HandOver, HangUp, Speak, StopRecording, Wish, wish_of
 from agent.faq import words_of
+from agent.heard import HeardAgent
 from agent.line import Line, MediaLine, TransferFailed
 from agent.role_log import Event
 from agent.session import Conversation
@@ -98,7 +99,7 @@ class SupportBot:
             else CallLog(self._settings.log / f"{name}.jsonl", desk.scribe, desk.now)
         )
         self._recording_name = f"{name}.wav"
-        self.agent: Agent = self._agent("", NOT_GIVEN)
+        self.agent: HeardAgent = self._agent("", NOT_GIVEN)
 
     def show(self, event: Event) -> None:
         self._patience.note(event, self._desk.clock())
@@ -322,7 +323,7 @@ class SupportBot:
         return self._talk.session
 
 
-class _Agent(Agent):
+class _Agent(HeardAgent):
     """Says `greeting` when it enters, if it has one. said: what it knows of the conversation. brain, ears:
     None for the session's own."""
 

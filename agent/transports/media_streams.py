@@ -170,8 +170,8 @@ class MediaStream:
         self._unsent.append(message)
         self._to_send.set()
 
-    def _tick(self) -> None:
-        for block in self._far.tick():
+    def _tick(self, due_s: float) -> None:
+        for block in self._far.tick(due_s):
             payload = base64.b64encode(g711.encode(block.pcm, "mulaw")).decode("ascii")
             self._send(self._dialect.send_media(self._stream, payload))
             if block.mark is not None:
@@ -184,7 +184,7 @@ class MediaStream:
     async def _play(self) -> None:
         due_s = self._clock()
         while True:
-            self._tick()
+            self._tick(due_s)
             due_s = max(due_s + BLOCK_S, self._clock() - BLOCK_S)  # what a stall has cost is not made up for
             await asyncio.sleep(max(0.0, due_s - self._clock()))
 
