@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from tts_plugin.engines.spark.bicodec.config import CodecSizes
 from tts_plugin.engines.spark.bicodec.generator import Span
 from tts_plugin.engines.spark.bicodec.nets import nets_of, steered
 from tts_plugin.engines.spark.bicodec.weights import Weights
+from tts_plugin.engines.spark.parts import part_of
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
 
@@ -64,7 +64,7 @@ def read(place: Path) -> Graphs | None:
 
 def write(graphs: Graphs, place: Path) -> None:
     """Keep them at `place`, whole or not at all; of two processes that do so at once the first one's stay."""
-    part = place.with_name(f".{place.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    part = part_of(place)
     try:
         part.mkdir(parents=True)
         try:
