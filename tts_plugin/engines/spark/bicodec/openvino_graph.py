@@ -17,6 +17,8 @@ import numpy as np
 import openvino as ov
 import torch
 from openvino import opset13 as ops
+from openvino.frontend import FrontEndManager
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor
 
 from tts_plugin.engines.spark.bicodec.config import CodecSizes
@@ -121,7 +123,15 @@ def _traced(call: Any, example: tuple[Tensor, ...]) -> Any:
         # the check would trace it twice more: 13 of 19 s
         trace = cast(Callable[..., torch.jit.ScriptModule], torch.jit.trace)
         script = trace(_Module(call), example, check_trace=False)
-        return ov.convert_model(script, example_input=example)
+        # as openvino.convert_model does it, which reports each conversion to Google Analytics besides, from
+        # forks of this process, and waits for them
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(script, example_input=example)  # in use until all is converted
+        loaded = frontend.load(decoder)
+        for place, tensor in zip(loaded.get_inputs(), example, strict=True):
+            loaded.set_partial_shape(place, ov.PartialShape([-1] * tensor.dim()))
+            loaded.set_element_type(place, ov.Type(tensor.numpy().dtype))
+        return frontend.convert(loaded)
 
 
 def _without_sines(model: Any) -> Any:
