@@ -67,7 +67,7 @@ class LatencySettings(Section):
     windows wait for, once the sound already made covers the wait."""
 
     low: WindowSettings = WindowSettings(first=6, ahead=4)
-    balanced: WindowSettings = WindowSettings(first=8, ahead=8)
+    balanced: WindowSettings = WindowSettings(first=6, ahead=8)
     quality: WindowSettings = WindowSettings(first=16, ahead=32)
     settled: Annotated[int, Field(ge=0, le=67)] = 16
 

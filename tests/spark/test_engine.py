@@ -196,7 +196,7 @@ async def test_a_voice_brings_its_own_speed(opened: Open, tmp_path: Path) -> Non
     assert len(joined(frames)) == round(likely(TEXTS[0]) * HOP / 1.25)
 
 
-@pytest.mark.parametrize(("latency", "enough"), [("low", 10), ("balanced", 16), ("quality", 48)])
+@pytest.mark.parametrize(("latency", "enough"), [("low", 10), ("balanced", 14), ("quality", 48)])
 async def test_the_first_frame_waits_for_the_codes_of_its_window_and_no_more(
     opened: Open, ava: Voice, latency: Latency, enough: int
 ) -> None:
