@@ -82,6 +82,7 @@ class StubRoom:
         self.texts: list[models.DataPacket] = []
         self.subscribed = asyncio.Event()
         self.subscribed.set()
+        self.company: list[models.ParticipantInfo] = []  # who else a list of the participants names
         self.agent_connected = asyncio.Event()
         self.agent_left = asyncio.Event()
         self._here = here
@@ -132,8 +133,8 @@ class StubRoom:
     # what the server does
 
     def participants(self) -> list[models.ParticipantInfo]:
-        agents = [_participant(AGENT, "agent", KIND.AGENT)] if self.agent_connected.is_set() else []
-        return agents + ([self._caller()] if self._here else [])
+        agents = [participant(AGENT, "agent", KIND.AGENT)] if self.agent_connected.is_set() else []
+        return agents + ([self._caller()] if self._here else []) + self.company
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
@@ -146,7 +147,7 @@ class StubRoom:
         await self._send(
             join=rtc.JoinResponse(
                 room=models.Room(sid=f"RM_{self.name}", name=self.name),
-                participant=_participant(AGENT, "agent", KIND.AGENT),
+                participant=participant(AGENT, "agent", KIND.AGENT),
                 other_participants=[self._caller()] if self._here else [],
                 server_info=models.ServerInfo(version="1.9.0", protocol=16),
                 server_version="1.9.0",
@@ -260,7 +261,7 @@ class StubRoom:
         task.add_done_callback(self._tasks.discard)
 
     def _caller(self) -> models.ParticipantInfo:
-        info = _participant(CALLER, self.identity, self.kind)
+        info = participant(CALLER, self.identity, self.kind)
         info.attributes.update(self.attributes)
         if self._published:
             source = models.TrackSource.MICROPHONE
@@ -392,7 +393,7 @@ async def stub_server() -> AsyncIterator[StubServer]:
         await runner.cleanup()
 
 
-def _participant(sid: str, identity: str, kind: int) -> models.ParticipantInfo:
+def participant(sid: str, identity: str, kind: int) -> models.ParticipantInfo:
     may = models.ParticipantPermission(
         can_subscribe=True, can_publish=True, can_publish_data=True, can_update_metadata=True
     )

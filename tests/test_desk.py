@@ -64,6 +64,10 @@ class Call:
 
         await self.until(there)
 
+    async def listens(self, seconds: float) -> None:
+        """Until so much of what is being said has been heard."""
+        await self.until(lambda: self.line.playout.heard_s >= seconds)
+
     async def silent(self) -> None:
         """Until the agent has said all it wanted to."""
         await self.until(lambda: self.line.playout.idle)
@@ -235,6 +239,34 @@ async def test_a_call_whose_time_is_up_while_it_is_handed_over_is_handed_over_fi
     assert "a call failed" not in caplog.text
 
 
+async def test_a_key_pressed_just_when_the_time_is_up_begins_no_handover_that_is_cut_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = settings(
+        {
+            "limit": {"call_s": 1.0, "warning_s": 0, "goodbye": "Time is up."},
+            "hand_over": {"to": "+15550100", "say": "I connect you."},
+            "keys": {"0": {"hand_over": True}},
+        }
+    )
+    async with answered(told) as call:
+        await call.hears("there.")
+        assert call.conversation is not None
+        session, line = call.conversation.session, call.line
+        interrupt = session.interrupt
+
+        async def pressed() -> None:
+            line.press("0")
+            await asyncio.sleep(0.1)  # interrupting takes its time
+            await interrupt()
+
+        session.interrupt = pressed  # type: ignore[assignment]  # between two steps of the desk's
+        await call.until(lambda: line.why is not None)
+        assert line.why == "the agent gave up waiting, or the time was up"
+    assert "I connect you." not in call.said
+    assert "a call failed" not in caplog.text
+
+
 async def test_a_call_ends_also_when_its_last_words_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.desk.bot._LAST_WORDS_S", 0.2)
     told = settings({"keys": {"#": {"hang_up": True}}, "goodbye": "Goodbye, " * 50})
@@ -317,7 +349,7 @@ async def test_what_a_change_of_language_cuts_short_is_remembered_as_far_as_it_w
         await call.replied(HELLO)
         call.ears.hear("tell me a story")
         await call.hears("Once upon")
-        await asyncio.sleep(0.6)
+        await call.listens(0.5)
         call.line.press("2")
         await call.replied("God dag.")
         call.ears.hear("och sedan")
@@ -404,7 +436,7 @@ async def test_a_call_that_ends_in_the_middle_of_a_sentence_has_that_sentence_be
     )
     async with answered(told) as call:
         await call.hears("reached")
-        await asyncio.sleep(0.8)
+        await call.listens(0.7)
     lines = log_of(tmp_path)
     assert [line["event"] for line in lines] == ["began", "agent", "ended"]
     assert lines[1]["interrupted"]
@@ -420,10 +452,10 @@ async def test_who_cuts_the_agent_short_is_written_after_what_was_cut(tmp_path: 
         told, replies=["That is a very long story which I shall tell you now.", "Soon."]
     ) as call:
         await call.hears("reached")
-        await asyncio.sleep(0.6)
+        await call.listens(0.5)
         call.ears.hear("wait a moment")
         await call.hears("long story")
-        await asyncio.sleep(0.8)
+        await call.listens(0.7)
         call.line.press("1")
         await call.replied("Soon.")
     lines = log_of(tmp_path)
@@ -492,6 +524,24 @@ async def test_a_caller_who_does_not_want_to_be_recorded_is_not(tmp_path: Path) 
         await asyncio.sleep(0.6)
         call.line.press("9")
         await asyncio.sleep(0.2)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_recording_is_given_up_at_once_whatever_else_is_going_on(tmp_path: Path) -> None:
+    told = settings(
+        {
+            "recording": {"folder": str(tmp_path)},
+            "hand_over": {"to": "+15550100", "say": "I connect you."},
+            "keys": {"0": {"hand_over": True}, "9": {"stop_recording": True}},
+        }
+    )
+    async with answered(told) as call:
+        await call.hears("there.")
+        call.line.press("0")
+        await call.hears("I connect you.")
+        await call.listens(0.1)
+        call.line.press("9")  # and the caller hangs up before that has been said
+    assert call.line.transferred == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -24,7 +24,7 @@ from agent.shared_calls import counted, measured
 from agent.transports.switchboard import Switchboard
 from agent.worker import Worker, load_of
 from tests.far_room import TELEPHONE
-from tests.stub_livekit import KEY, KIND, SECRET, StubRoom, stub_server
+from tests.stub_livekit import KEY, KIND, SECRET, StubRoom, participant, stub_server
 from tts_plugin.listener import listen
 
 BUSY = 'sparkvoice_calls_refused_total{transport="livekit"}'
@@ -139,6 +139,16 @@ async def test_a_telephone_is_hung_up_unless_another_agent_has_come(taken: bool)
             stub.agent_connected.set()
         await Switchboard(client, "lab").turn_away()
         wanted = [] if taken else [room.RoomParticipantIdentity(room="lab", identity="caller")]
+        assert server.asked == wanted
+
+
+@pytest.mark.parametrize(("kind", "stays"), [(KIND.STANDARD, True), (KIND.EGRESS, False)])
+async def test_a_telephone_that_a_person_talks_with_is_not_hung_up(kind: int, stays: bool) -> None:
+    async with stub_server() as server, api.LiveKitAPI(server.url, KEY, SECRET) as client:
+        stub = server.add(StubRoom("lab", kind=KIND.SIP, attributes=TELEPHONE))
+        stub.company = [participant("PA_2", "somebody", kind)]
+        await Switchboard(client, "lab").turn_away()
+        wanted = [] if stays else [room.RoomParticipantIdentity(room="lab", identity="caller")]
         assert server.asked == wanted
 
 

@@ -24,7 +24,7 @@ from agent.desk.recording import Recording
 from agent.desk.scribe import Scribe
 from agent.desk.settings import DeskSettings
 from agent.desk.tongues import Tongue, open_tongues
-from agent.desk.wishes import Ask, HandOver, HangUp, Speak, StopRecording, Wish, wish_of
+from agent.desk.wishes import Ask, Deed, HandOver, HangUp, Speak, StopRecording, Wish, wish_of
 from agent.faq import words_of
 from agent.heard import HeardAgent
 from agent.line import Line, MediaLine, TransferFailed
@@ -86,10 +86,11 @@ class SupportBot:
         self._line = line
         self._began_s = desk.clock()
         self._patience = Patience(self._settings.silence, self._settings.limit, self._began_s)
-        self._wishes: asyncio.Queue[Wish] = asyncio.Queue(_MAX_WISHES)
+        self._wishes: asyncio.Queue[Deed] = asyncio.Queue(_MAX_WISHES)
         self._conversation: Conversation | None = None
         self._recording: Recording | None = None
         self._away = False  # handed over right now, or between two agents: nothing else may be done then
+        self._acting = asyncio.Lock()  # held while a Deed is done, and at the end
         self._why = "the agent hung up"
         self._lasted_s = 0.0
         name = file_name(line.call, desk.now())
@@ -127,8 +128,11 @@ class SupportBot:
             self._log.ended(self._why, self._lasted_s)
 
     def wish(self, wish: Wish) -> None:
-        """Have it done after what was wished for before; dropped when too much waits."""
-        if not self._wishes.full():
+        """Have it done after what was wished for before; dropped when too much waits. A recording stops at
+        once: the call may be over before its turn comes."""
+        if isinstance(wish, StopRecording):
+            self._forget()
+        elif not self._wishes.full():
             self._wishes.put_nowait(wish)
 
     async def _note_end(self) -> None:
@@ -168,19 +172,21 @@ class SupportBot:
     async def _fulfil(self) -> None:
         while True:
             wish = await self._wishes.get()
-            match wish:
-                case Ask(text):
-                    await self._talk.ask(text)
-                case HandOver():
-                    await self._hand_over()
-                case HangUp():
-                    await self._hang_up(self._settings.goodbye, "the agent said goodbye")
-                case Speak(language):
-                    await self._speak(self._desk.tongues[language])
-                case StopRecording():
-                    self._forget()
-                case _ as never:
-                    assert_never(never)
+            async with self._acting:
+                await self._do(wish)
+
+    async def _do(self, wish: Deed) -> None:
+        match wish:
+            case Ask(text):
+                await self._talk.ask(text)
+            case HandOver():
+                await self._hand_over()
+            case HangUp():
+                await self._hang_up(self._settings.goodbye, "the agent said goodbye")
+            case Speak(language):
+                await self._speak(self._desk.tongues[language])
+            case _ as never:
+                assert_never(never)
 
     async def _watch(self) -> None:
         while True:
@@ -191,8 +197,9 @@ class SupportBot:
             if due is None:
                 continue
             if due.then_hang_up:
-                await self._talk.interrupt()
-                await self._hang_up(due.text, "the agent gave up waiting, or the time was up")
+                async with self._acting:  # a key pressed now would hand over a call that is about to end
+                    await self._talk.interrupt()
+                    await self._hang_up(due.text, "the agent gave up waiting, or the time was up")
             else:
                 self._begin(due.text)
 

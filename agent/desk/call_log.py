@@ -22,7 +22,7 @@ def file_name(call: CallInfo, moment: datetime) -> str:
 
 
 class CallLog:
-    """Appends to `path`, a line at a time, so that nothing is lost with a process.
+    """Appends to `path`, a line at a time, so that a process takes no more with it than what waits.
 
     The lines are in the order of the conversation. The agent's own is known only when it has been said or
     cut: what happens meanwhile waits for it, and it stands at the time when its first word was heard.

@@ -36,7 +36,8 @@ class StopRecording:
     """And forget what there is of it."""
 
 
-Wish = Ask | HandOver | HangUp | Speak | StopRecording
+Deed = Ask | HandOver | HangUp | Speak  # what moves or ends the call: done one after another
+Wish = Deed | StopRecording
 
 
 def wish_of(key: KeySettings) -> Wish:

@@ -92,7 +92,8 @@ class Switchboard:
                 log.warning("a caller could not be hung up: %s", _told(error))
 
     async def turn_away(self) -> None:
-        """Hang up the telephones in the room, unless an agent is there. A failure is logged."""
+        """Hang up the telephones in the room, unless an agent or a person is there for them. A failure is
+        logged."""
         try:
             async with asyncio.timeout(REMOVE_S):
                 there = await self._client.room.list_participants(
@@ -102,7 +103,7 @@ class Switchboard:
             log.warning("a caller who found all lines busy could not be looked for: %s", _told(error))
             return
         kinds = models.ParticipantInfo.Kind
-        if not any(one.kind == kinds.AGENT for one in there.participants):
+        if not any(one.kind in (kinds.AGENT, kinds.STANDARD) for one in there.participants):
             for one in there.participants:
                 if one.kind == kinds.SIP:
                     await self.remove(one.identity)
