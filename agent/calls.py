@@ -129,5 +129,5 @@ class Meter:
             self._first_word = None
 
     def barged_in(self) -> None:
-        """The caller has cut the agent short."""
+        """The agent was cut short: by the caller, by a key, or for another wish of theirs."""
         self._barge_ins.inc()

@@ -12,7 +12,8 @@ from livekit.agents import JobRequest
 from agent.calls import Calls
 from agent.shared_calls import TRANSPORT
 
-ELSEWHERE_S = 3.0  # for another worker to take the call
+# for another worker to take the call and its agent to come: LiveKit gives a job process 10 s to start
+ELSEWHERE_S = 10.0
 # reported where every place is taken. From 0.7 on a server asks no more (unless the worker is in
 # development), but whoever is not asked cannot give the busy answer
 FULL = 0.65

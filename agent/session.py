@@ -118,7 +118,11 @@ class Conversation:
         return self.session.say(text)
 
     async def ask(self, text: str) -> SpeechHandle:
-        """Take `text` as the caller's turn, typed instead of spoken; stops what the agent says now."""
+        """Take `text` as the caller's turn, typed instead of spoken; stops what the agent says now, or waits
+        for its end where that has to be heard whole."""
+        speech = self.session.current_speech
+        if speech is not None and not speech.allow_interruptions:
+            await speech.wait_for_playout()
         await self.session.interrupt()
         self._log.typed(text)
         return self.session.generate_reply(user_input=text)

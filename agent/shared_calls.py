@@ -25,7 +25,7 @@ class CallMeter(Protocol):
         """The agent's sound has begun; only the first time counts."""
 
     def barged_in(self) -> None:
-        """The caller has cut the agent short."""
+        """The agent was cut short."""
 
 
 @asynccontextmanager

@@ -384,6 +384,15 @@ async def test_typed_text_stops_the_agent_and_is_answered() -> None:
         assert [message.interrupted for message in one.said] == [True, False]
 
 
+async def test_typed_text_waits_for_what_has_to_be_heard_whole() -> None:
+    async with call([REPLY]) as one:
+        one.conversation.session.say(SHORT, allow_interruptions=False)
+        await until(lambda: one.far_end.sounding_s > 0.2)
+        handle = await one.conversation.ask("when is the ferry?")
+        await asyncio.wait_for(handle.wait_for_playout(), 8)
+        assert [(message.text_content or "").strip() for message in one.said] == [SHORT, REPLY]
+
+
 async def test_hanging_up_in_the_middle_frees_the_engine_and_says_so() -> None:
     async with call() as one:
         one.conversation.say(REPLY)

@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never
+from typing import assert_never
 
-from livekit.agents import NOT_GIVEN, AgentSession, llm, stt
+from livekit.agents import NOT_GIVEN, AgentSession, llm
 from livekit.agents.types import NotGivenOr
 from livekit.agents.voice import SpeechHandle
 
 from agent.assistant import greeting_of
 from agent.config import Settings
 from agent.desk.call_log import CallLog, file_name
+from agent.desk.colleague import Colleague
 from agent.desk.hours import Now, is_open, utc_now
 from agent.desk.patience import Patience
 from agent.desk.recording import Recording
@@ -26,7 +27,6 @@ from agent.desk.settings import DeskSettings
 from agent.desk.tongues import Tongue, open_tongues
 from agent.desk.wishes import Ask, Deed, HandOver, HangUp, Speak, StopRecording, Wish, wish_of
 from agent.faq import words_of
-from agent.heard import HeardAgent
 from agent.line import Line, MediaLine, TransferFailed
 from agent.role_log import Event
 from agent.session import Conversation
@@ -100,7 +100,7 @@ class SupportBot:
             else CallLog(self._settings.log / f"{name}.jsonl", desk.scribe, desk.now)
         )
         self._recording_name = f"{name}.wav"
-        self.agent: HeardAgent = self._agent("", NOT_GIVEN)
+        self.agent = self._agent(self._tongue, "", NOT_GIVEN)
 
     def show(self, event: Event) -> None:
         self._patience.note(event, self._desk.clock())
@@ -242,14 +242,11 @@ class SupportBot:
         if tongue is self._tongue:
             self._begin(greeting)
             return
-        self._tongue, self._settings = tongue, tongue.desk
-        self._patience.speak(tongue.desk.silence, tongue.desk.limit)
-        if isinstance(self._session.tts, TTS):
-            self._session.tts.update_options(voice=tongue.voice)
+        self._give_voice(tongue)
         said = self._session.history.copy(
             exclude_instructions=True, exclude_handoff=True, exclude_config_update=True
         )
-        agent = self._agent(greeting, said)
+        agent = self._agent(tongue, greeting, said)
         self._away = True
         try:
             self._session.update_agent(agent)
@@ -257,8 +254,16 @@ class SupportBot:
                 await agent.entered.wait()
         except TimeoutError:
             log.error("a call did not go on in another language within %.0f s", _CHANGE_S)
+            self._give_voice(self._tongue)
+        else:
+            self._tongue, self._settings = tongue, tongue.desk
+            self._patience.speak(tongue.desk.silence, tongue.desk.limit)
         finally:
             self._away = False
+
+    def _give_voice(self, tongue: Tongue) -> None:
+        if isinstance(self._session.tts, TTS):
+            self._session.tts.update_options(voice=tongue.voice)
 
     def _forget(self) -> None:
         if self._recording is not None:
@@ -266,15 +271,15 @@ class SupportBot:
             self._recording = None
             self._note("recording_stopped")
 
-    def _agent(self, greeting: str, said: NotGivenOr[llm.ChatContext]) -> _Agent:
-        return _Agent(
-            instructions=self._tongue.instructions,
+    def _agent(self, tongue: Tongue, greeting: str, said: NotGivenOr[llm.ChatContext]) -> Colleague:
+        return Colleague(
+            instructions=tongue.instructions,
             # said when it has entered: what is said while agents change may be lost
             greeting=greeting,
             said=said,
             tools=[self._hand_over_tool(), self._hang_up_tool()],
-            brain=self._tongue.brain,
-            ears=self._tongue.ears,
+            brain=tongue.brain,
+            ears=tongue.ears,
         )
 
     def _hand_over_tool(self) -> llm.Tool:
@@ -328,33 +333,3 @@ class SupportBot:
     @property
     def _session(self) -> AgentSession[None]:
         return self._talk.session
-
-
-class _Agent(HeardAgent):
-    """Says `greeting` when it enters, if it has one. said: what it knows of the conversation. brain, ears:
-    None for the session's own."""
-
-    def __init__(
-        self,
-        *,
-        instructions: str,
-        greeting: str,
-        said: NotGivenOr[llm.ChatContext],
-        tools: list[llm.Tool | llm.Toolset],
-        brain: llm.LLM[Any] | None,
-        ears: stt.STT[Any] | None,
-    ) -> None:
-        super().__init__(
-            instructions=instructions,
-            chat_ctx=said,
-            tools=tools,
-            llm=NOT_GIVEN if brain is None else brain,
-            stt=NOT_GIVEN if ears is None else ears,
-        )
-        self.entered = asyncio.Event()
-        self._greeting = greeting
-
-    async def on_enter(self) -> None:
-        self.entered.set()
-        if self._greeting:
-            self.session.say(self._greeting)

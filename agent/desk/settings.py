@@ -163,10 +163,10 @@ class LimitTexts(Section):
 class LanguageSettings(Section):
     """A language beside the first: what is other in it. A text that is not here is said as the desk has it.
 
-    greeting: said when it is chosen; closed: said instead outside the hours. voice: id. faq: answers without
-    a language model. instructions: for one. ears_model: folder of a faster-whisper model that hears it;
-    ears_language: its code ("zh"). goodbye, hand_over, silence, limit: the desk's texts of these names. asks:
-    by key, what its `ask` is.
+    greeting: said when it is chosen; closed: said instead outside the hours (None: the greeting). voice: id.
+    faq: answers without a language model. instructions: for one. ears_model: folder of a faster-whisper model
+    that hears it; ears_language: its code ("zh"). goodbye, hand_over, silence, limit: the desk's texts of
+    these names. asks: by key, what its `ask` is.
     """
 
     greeting: Text
