@@ -282,6 +282,7 @@ async def test_a_body_that_trickles_is_refused_in_time_and_its_connection_closed
         writer.transport.abort()
     answer = answered(await reading)
     assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+    assert answer.error["retryable"]
 
 
 async def test_requests_at_once_are_limited_those_included_whose_body_does_not_come() -> None:

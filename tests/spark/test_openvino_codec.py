@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -103,6 +104,23 @@ def test_what_it_returned_does_not_change_with_the_next_window() -> None:
     before = wave.clone()
     stressed().decode_windows([second])
     assert torch.equal(wave, before)
+
+
+def test_two_threads_that_share_it_each_hear_their_own() -> None:
+    """As where an engine is closed while it decodes, and another one goes on with its codec."""
+    codec, asked = stressed(), windows(20, seed=5)
+    alone = [codec.decode_windows([window])[0] for window in asked]
+
+    def decode() -> list[bool]:
+        return [
+            torch.equal(codec.decode_windows([window])[0], wanted)
+            for _ in range(5)
+            for window, wanted in zip(asked, alone, strict=True)
+        ]
+
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(decode) for _ in range(2)]
+    assert all(all(one.result()) for one in running)
 
 
 def test_bfloat16_is_near_where_the_processor_has_it() -> None:

@@ -14,6 +14,7 @@ import pytest
 from tts_plugin.engines.spark.parts import part_of, sweep
 
 ROOT = Path(__file__).parents[2]
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 _KILLED = """
 import os, pickle, sys
 from tts_plugin.engines.spark.parts import part_of
@@ -70,6 +71,25 @@ def test_of_a_process_that_cannot_be_seen_only_what_is_old_goes(tmp_path: Path, 
     aged(part, 7200)
     sweep(tmp_path)
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(not BOOT.exists(), reason="only Linux numbers its starts")
+def test_what_another_machine_of_that_name_writes_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outside of containers the namespaces of all machines have one number."""
+    read = Path.read_text
+
+    def elsewhere(path: Path, encoding: str | None = None) -> str:
+        return "another start" if path == BOOT else read(path, encoding)
+
+    with monkeypatch.context() as other:
+        other.setattr(Path, "read_text", elsewhere)
+        other.setattr(os, "getpid", lambda: 2**30)  # nobody's here
+        part = part_of(tmp_path / "0123-int8")
+    part.write_text("half")
+    sweep(tmp_path)
+    assert names(tmp_path) == [part.name]
 
 
 def test_a_number_that_another_process_has_by_now_keeps_nothing_for_ever(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class TooSlow(BadParameter):
 
     code = "request_timeout"
     status = 408
+    retryable = True
 
 
 def error_body(

@@ -43,11 +43,13 @@ def _is_left(part: Path) -> bool:
 
 
 def _home() -> str:
-    """Where a process's number means something: this machine, or this container."""
-    numbers = ""
+    """Where a process's number means something: this machine since it started, or this container there. Of
+    two machines that share a cache the names may be the same, "localhost" or an image's."""
+    known = platform.node()
     with suppress(OSError):
-        numbers = os.readlink("/proc/self/ns/pid")
-    return hashlib.sha256(f"{platform.node()} {numbers}".encode()).hexdigest()[:8]
+        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        known = f"{started} {os.readlink('/proc/self/ns/pid')}"
+    return hashlib.sha256(known.encode()).hexdigest()[:8]
 
 
 def _lives(pid: int) -> bool:

@@ -7,6 +7,7 @@ right, where the row's length makes an edge of what was added. Samples are those
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import openvino as ov
@@ -27,6 +28,7 @@ _LOOK_AHEAD = 16  # tokens of a usual window
 class OpenVinoNets:
     """Nets of float32 tensors. One row at a time: rows side by side gain little on a CPU
     (docs/benchmarks.md), and so a row's samples are the same to the bit whatever else is decoded.
+    Threads may share it, and take turns.
 
     bfloat16: computes in it where the processor can (38 dB below the speech at full size). threads: None
     takes all cores.
@@ -50,6 +52,7 @@ class OpenVinoNets:
             told["INFERENCE_PRECISION_HINT"] = "bf16"
         self._prepare = core.compile_model(graphs.prenet, "CPU", told).create_infer_request()
         self._generate = core.compile_model(graphs.generator, "CPU", told).create_infer_request()
+        self._turns = threading.Lock()  # a request that two threads run at once gives one the other's numbers
         self._sizes = sizes
         self._prenet, self._generator = nets_of(Weights(Listing()).unused(), sizes)
 
@@ -92,8 +95,9 @@ class OpenVinoNets:
         return self._run(self._generate, piece, spans, torch.tensor([own]))
 
     def _run(self, request: Any, *inputs: Tensor) -> Tensor:
-        results = request.infer([one.contiguous().numpy() for one in inputs], share_inputs=True)
-        return torch.from_numpy(results[0].copy())  # the next call writes where it is now
+        with self._turns:
+            results = request.infer([one.contiguous().numpy() for one in inputs], share_inputs=True)
+            return torch.from_numpy(results[0].copy())  # the next call writes where it is now
 
 
 def _step(tokens: int) -> int:
