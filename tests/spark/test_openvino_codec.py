@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from openvino import Core
 
 from tests.spark.codecs import TINY_DIR, WIDTHS, golden, tiny, tiny_random, worst
 from tts_plugin.config import SparkSettings
 from tts_plugin.engines.spark.bicodec import TINY, BiCodec, CodecWindow, load_bicodec
 from tts_plugin.engines.spark.bicodec.load import openvino_nets
+from tts_plugin.engines.spark.bicodec.openvino_graph import _traced, _without_sines
 from tts_plugin.engines.spark.bicodec.random_weights import draw
 from tts_plugin.engines.spark.bicodec.weights import Stored, Weights
 from tts_plugin.engines.spark.engine import codec_runtime
@@ -171,6 +174,30 @@ def test_converting_it_tells_nobody_and_forks_nothing(monkeypatch: pytest.Monkey
     weights = Weights(Stored(draw(TINY, seed=3)))
     openvino_nets(weights, TINY, threads=1)
     assert started == []
+
+
+@pytest.mark.parametrize(
+    "wave", [lambda sine: sine.square(), lambda sine: sine * sine], ids=["x.square()", "x * x"]
+)
+def test_a_squared_sine_is_a_polynomial_within_a_hundred_thousandth(
+    wave: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    x = torch.linspace(-30, 30, 600).reshape(1, 2, 300)
+    graph = _without_sines(_traced(lambda x: wave(torch.sin(x)), (x,)))
+    assert "Sin" not in [node.get_type_name() for node in graph.get_ops()]
+    found = torch.from_numpy(Core().compile_model(graph, "CPU")(x.numpy())[0])
+    assert (found - torch.sin(x).square()).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    "wave", [lambda sine, x: sine**3, lambda sine, x: sine * x], ids=["cubed", "times x"]
+)
+def test_a_sine_that_is_not_squared_is_refused(
+    wave: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    graph = _traced(lambda x: wave(torch.sin(x), x), (torch.zeros(1, 2, 3),))
+    with pytest.raises(RuntimeError, match="not squared"):
+        _without_sines(graph)
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:

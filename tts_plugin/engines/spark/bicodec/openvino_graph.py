@@ -145,7 +145,7 @@ def _without_sines(model: Any) -> Any:
         square, *more = {
             user.get_node().get_friendly_name(): user.get_node() for user in _users(sine)
         }.values()
-        if more or square.get_type_name() not in ("Multiply", "Power"):  # x * x, or x.square()
+        if more or not _squares(square, sine):
             raise RuntimeError("the wave generator has a sine that is not squared")
         turns = ops.multiply(sine.input_value(0), _number(1 / np.pi))
         rest = ops.subtract(turns, ops.round(turns, "half_to_even"))
@@ -156,6 +156,16 @@ def _without_sines(model: Any) -> Any:
         square.output(0).replace(total.output(0))
     model.validate_nodes_and_infer_types()
     return model
+
+
+def _squares(node: Any, sine: Any) -> bool:
+    """Whether it is x * x, or x.square()."""
+    kind, second = node.get_type_name(), node.input_value(1).get_node()
+    if kind == "Multiply":
+        return all(entry.get_node() == sine for entry in node.input_values())
+    while second.get_type_name() in ("Convert", "ConvertLike"):  # of a constant
+        second = second.input_value(0).get_node()
+    return kind == "Power" and second.get_type_name() == "Constant" and bool(np.all(second.data == 2))
 
 
 def _users(node: Any) -> Any:
