@@ -113,7 +113,8 @@ def _bands(wave: Wave) -> NDArray[np.float32]:
     bins = _mel(np.arange(257) * RATE / 512)[None]
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     table = np.maximum(0, np.minimum((bins - low) / (middle - low), (high - bins) / (high - middle)))
-    return np.log(np.maximum(power @ table.T, 1.1920929e-07)).astype(np.float32)
+    found: NDArray[np.float32] = np.log(np.maximum(power @ table.T, 1.1920929e-07)).astype(np.float32)
+    return found
 
 
 def _mel(hz: Any) -> Any:

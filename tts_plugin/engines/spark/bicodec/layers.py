@@ -163,7 +163,7 @@ class Snake:
 
 
 class _LearntSnake(torch.autograd.Function):
-    """Snake in training, where it is a third of a step: few passes over memory, and only its input is kept."""
+    """Snake in training, where it is a third of a step: few passes over memory, only its input is kept."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, alpha: Tensor) -> Tensor:
