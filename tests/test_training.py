@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import codes
 from training.budget import Budget
+from training.deck import bent
 from training.export import export
-from training.hearing import HearingTraining
+from training.hearing import HearingTraining, middles
+from training.judges import errors, words
 from training.lm import LmTraining
 from training.nets import Learnt, Nets
 from training.shards import Part, Shards
@@ -143,3 +146,28 @@ def some_speech() -> Speech:
         for at, (start, length) in enumerate(zip(starts, lengths, strict=True))
     )
     return Speech(samples, utterances, ())
+
+
+def test_errors_are_the_fewest_words_that_must_change() -> None:
+    said = words("He's read it, twice; so far.")
+    assert said == ["hes", "read", "it", "twice", "so", "far"]
+    assert errors(said, said) == 0
+    assert errors(said, ["hes", "red", "it", "so", "far", "away"]) == 3
+    assert errors([], ["what"]) == 1
+
+
+def test_middles_lie_among_the_directions_that_are_near_them() -> None:
+    dice = torch.Generator().manual_seed(3)
+    centres = F.normalize(torch.eye(4) + 0.1)
+    points = F.normalize(centres.repeat(50, 1) + 0.05 * torch.randn(200, 4, generator=dice))
+    found = middles(points, 40)
+    assert torch.allclose(found.norm(dim=1), torch.ones(40), atol=1e-5)
+    assert (found @ centres.T).max(1).values.min() > 0.97
+
+
+def test_a_bent_piece_is_a_higher_or_lower_voice_of_the_same_length() -> None:
+    tone = np.sin(2 * np.pi * 500 * np.arange(8000) / 16000).astype(np.float32)
+    higher = bent(tone, 1.16, 6000)
+    assert len(higher) == 6000
+    assert np.argmax(np.abs(np.fft.rfft(higher))) * 16000 / 6000 == pytest.approx(580, abs=3)
+    assert bent(tone, 1.0, 8000) is tone

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import soxr
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,14 +16,19 @@ from training.sizes import REF_S
 from training.speech import HOP, RATE, SPEAKERS, Speech, Utterance
 from tts_plugin.engines.spark.reference import volume_normalise
 
+Wave = NDArray[np.float32]
+
 _REAL_SHARE = 0.1  # of the real clips in a batch, though they are a thousandth of the speech
 _GAINS = (0.5, 3.0)  # an encoder must hear the same at any level
+_BENT_SHARE = 0.5  # of a batch: played faster or slower, by speakers that nobody is
+_BENDS = (0.85, 1.18)
+NOBODY = -100  # the number of such a speaker, which cross_entropy passes over
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """wave: [B, tokens * HOP]. reference: [B, REF_S] of the same speakers, as loud as a clip is when a voice
-    is enrolled. speakers: their numbers. gains, warps: how the encoder hears each wave."""
+    is enrolled. speakers: their numbers, or NOBODY. gains, warps: how the encoder hears each wave."""
 
     wave: Tensor
     reference: Tensor
@@ -76,10 +82,12 @@ class Deck:
         waves, references, speakers = [], [], []
         low, high = map(math.log, _GAINS)
         for _ in range(size):
-            one = self._pool.one()
-            waves.append(self._piece(one))
-            references.append(self._reference(self._pool.another(one)))
-            speakers.append(one.speaker)
+            one, bend = self._pool.one(), 1.0
+            if self._dice.random() < _BENT_SHARE:
+                bend = math.exp(self._dice.uniform(*map(math.log, _BENDS)))
+            waves.append(self._piece(self._speech.of(one), bend))
+            references.append(self._reference(self._pool.another(one), bend))
+            speakers.append(one.speaker if bend == 1 else NOBODY)
         return Batch(
             torch.from_numpy(np.stack(waves)),
             torch.from_numpy(np.stack(references)),
@@ -88,21 +96,30 @@ class Deck:
             torch.from_numpy(self._dice.integers(WARPS, size=size)),
         )
 
-    def _piece(self, one: Utterance) -> NDArray[np.float32]:
+    def _piece(self, wave: Wave, bend: float) -> Wave:
         """A random piece; a short utterance stands somewhere in silence."""
-        wave = self._speech.of(one)
-        spare = len(wave) - self._samples
+        samples = math.ceil(self._samples * bend)
+        spare = len(wave) - samples
         if spare >= 0:
             at = int(self._dice.integers(spare + 1))
-            return wave[at : at + self._samples]
+            return bent(wave[at : at + samples], bend, self._samples)
         before = int(self._dice.integers(-spare + 1))
-        return np.pad(wave, (before, -spare - before))
+        return bent(np.pad(wave, (before, -spare - before)), bend, self._samples)
 
-    def _reference(self, one: Utterance) -> NDArray[np.float32]:
-        wave, samples = self._speech.of(one), round(REF_S * RATE)
+    def _reference(self, one: Utterance, bend: float) -> Wave:
+        wave, wanted = self._speech.of(one), round(REF_S * RATE)
+        samples = math.ceil(wanted * bend)
         if one.start not in self._loud:
             louder = volume_normalise(wave.astype(np.float64))
             self._loud[one.start] = float(np.abs(louder).max() / max(np.abs(wave).max(), 1e-4))
         wave = np.tile(wave * np.float32(self._loud[one.start]), -(-samples // len(wave)))
         at = int(self._dice.integers(len(wave) - samples + 1))
-        return wave[at : at + samples]
+        return bent(wave[at : at + samples], bend, wanted)
+
+
+def bent(wave: Wave, bend: float, samples: int) -> Wave:
+    """So many samples of `wave`, played `bend` times as fast: pitch, formants and pace all move."""
+    if bend == 1:
+        return wave
+    played: Wave = soxr.resample(wave, bend, 1.0, quality="LQ")
+    return np.pad(played, (0, max(0, samples - len(played))))[:samples]

@@ -26,6 +26,7 @@ from tts_plugin.engine import ENGINES, Engine, Turn, open_engine
 from tts_plugin.engines.spark.bicodec import BiCodec, load_bicodec
 from tts_plugin.engines.spark.new_voice import main as enroll
 from tts_plugin.engines.spark.reference import volume_normalise
+from tts_plugin.errors import SynthesisFailed
 from tts_plugin.utterance import Utterance
 from tts_plugin.voices import Voice, VoiceRegistry
 
@@ -49,13 +50,14 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One utterance by the engine."""
+    """One utterance by the engine. given_up: the watchdog found it wrong after it had begun."""
 
     text: str
     voice: str
     pcm: Pcm
     first_frame_ms: float
     rtf: float
+    given_up: bool
 
     @property
     def ran_away(self) -> bool:
@@ -160,6 +162,7 @@ async def _whole_path(
         "wer": judged(listener, [one.text for one in said], [one.pcm for one in said]).rate,
         "wer_by_voice": by_voice,
         "utterances": len(everything),
+        "given_up": sum(one.given_up for one in everything),
         "ran_away": sum(one.ran_away for one in everything),
         "empty": sum(len(one.pcm) < RATE // 5 for one in everything),
         "first_frame_ms_p50": round(float(np.median([one.first_frame_ms for one in everything])), 1),
@@ -171,10 +174,15 @@ async def _said(engine: Engine, text: str, voice: Voice, seed: int) -> Said:
     async with Utterance(engine, Turn(voice, seed=seed), lead_s=None) as utterance:
         utterance.push(text)
         utterance.end()
-        pieces = [frame.pcm async for frame in utterance]
+        pieces, given_up = [np.zeros(0, np.int16)], False
+        try:
+            async for frame in utterance:
+                pieces.append(frame.pcm)
+        except SynthesisFailed:
+            given_up = True
         report = utterance.timeline.report()
-    pcm = np.concatenate(pieces) if pieces else np.zeros(0, np.int16)
-    return Said(text, voice.id, pcm, report["first_frame_ms"] or 0.0, report["rtf"] or 0.0)
+    first_frame_ms, rtf = report["first_frame_ms"] or 0.0, report["rtf"] or 0.0
+    return Said(text, voice.id, np.concatenate(pieces), first_frame_ms, rtf, given_up)
 
 
 def _similarity(voices: Mapping[str, Voice], clips: Path, folder: Path) -> dict[str, dict[str, float]]:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.budget import Budget
-from training.deck import Batch, Deck
+from training.deck import NOBODY, Batch, Deck
 from training.features import Features
 from training.losses import Bands
 from training.nets import CODES, Learnt, Nets
@@ -136,7 +136,10 @@ class HearingTraining:
             made = self._bands(nets.frames(vectors, steering))
         judged = slice(EDGE, -EDGE)
         off = F.l1_loss(made.float()[:, judged], due[:, judged])
-        who = F.cross_entropy(self._who(steering.float()), batch.speakers[mine])
+        known = batch.speakers[mine] != NOBODY
+        guess = self._who(steering.float())
+        who = F.cross_entropy(guess, batch.speakers[mine], ignore_index=NOBODY, reduction="sum")
+        who = who / known.sum().clamp_min(1)
         loss = off + 0.5 * drawn + 0.03 * who
         told = {"bands": off.item(), "codes": drawn.item(), "speaker": who.item()}
         return Part(loss, told, (codes, aimed))

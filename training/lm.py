@@ -23,13 +23,13 @@ from tts_plugin.engines.spark.tokenizer import encoded, read_tokenizer
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 
 RATE_OF_LEARNING = 1.5e-3
-TOKENS = 6000  # of a batch
+TOKENS = 3600  # of a batch
 _NEIGHBOURS = 96  # utterances of like length that a batch is drawn from
 _HELD_OUT = 200  # utterances
 _OTHER_SPEAKER = 0.5  # how often the prompt's speaker is taken from another utterance
 _PAIRS = 0.2  # how often two utterances are one, as when a turn goes on after its first sentence
 _CHECK_EVERY = 200  # steps
-_ALL_LENGTHS = 800  # steps until all utterances are drawn
+_ALL_LENGTHS = 1200  # steps until all utterances are drawn
 _SAVE_S = 120.0
 _IGNORED = -100
 

@@ -26,6 +26,8 @@ CODES = "quantizer.codebook.weight"
 _ECAPA = "speaker_encoder.speaker_encoder."
 _NORM = re.compile(r"\.bns?\.(\d+\.)?weight$")
 _NORM_GAIN = 2.4  # keeps the variance through a convolution as drawn and a ReLU
+_QUERIES = "speaker_encoder.perceiver_sampler.latents"
+_APART = 50.0  # queries as alike as they are drawn stay alike, and all tokens of a speaker become one
 _FAINT = 10.0  # one by the root mean square of the mel bands
 
 
@@ -42,6 +44,7 @@ class Learnt:
             if key.startswith(_ECAPA) and _NORM.search(key):
                 value.fill_(_NORM_GAIN)
         self.rest[f"{_ECAPA}layer1.conv.weight"] *= _FAINT
+        self.rest[_QUERIES] *= _APART
         self.rest[CODES] = F.normalize(self.rest[CODES])  # a code is used as stored, so it stays a direction
 
     def tensor(self, key: str, spec: Spec, init: Init, *, used: bool) -> Tensor:
