@@ -52,9 +52,9 @@ def test_every_weight_that_is_served_is_learnt() -> None:
     nets = Nets(source, CODEC, CPU)
     features = torch.randn(2, 20, CODEC.encoder.input_channels)
     mel = torch.rand(2, CODEC.mel_params.num_mels, 60)
-    vectors, _, drawn, _ = nets.quantised(features)
-    made = nets.generator(nets.frames(vectors, nets.steering(mel)))
-    torch.autograd.backward(made.square().mean() + drawn)
+    heard = nets.quantised(features)
+    made = nets.generator(nets.frames(heard.vectors, nets.steering(mel)))
+    torch.autograd.backward(made.square().mean() + heard.loss)
     idle = [key for key, value in source.parameters.items() if value.grad is None]
     assert idle == []
 

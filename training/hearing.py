@@ -131,18 +131,18 @@ class HearingTraining:
             mel = self._features.mel(reference)
             due = self._bands.due(wave)
         with torch.autocast(self._device.type, torch.bfloat16):
-            vectors, codes, drawn, aimed = nets.quantised(features, rounded=self.step >= _FREE)
+            heard = nets.quantised(features, rounded=self.step >= _FREE)
             steering = nets.steering(mel)
-            made = self._bands(nets.frames(vectors, steering))
+            made = self._bands(nets.frames(heard.vectors, steering))
         judged = slice(EDGE, -EDGE)
-        off = F.l1_loss(made.float()[:, judged], due[:, judged])
+        off = self._bands.off(made.float()[:, judged], due[:, judged])
         known = batch.speakers[mine] != NOBODY
         guess = self._who(steering.float())
         who = F.cross_entropy(guess, batch.speakers[mine], ignore_index=NOBODY, reduction="sum")
         who = who / known.sum().clamp_min(1)
-        loss = off + 0.5 * drawn + 0.03 * who
-        told = {"bands": off.item(), "codes": drawn.item(), "speaker": who.item()}
-        return Part(loss, told, (codes, aimed))
+        loss = off + 0.5 * heard.loss + 0.03 * who
+        told = {"bands": off.item(), "codes": heard.loss.item(), "speaker": who.item()}
+        return Part(loss, told, (heard.codes, heard.directions))
 
     @torch.no_grad()
     def _first_codes(self) -> None:

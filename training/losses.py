@@ -16,6 +16,8 @@ from tts_plugin.engines.spark.bicodec.mel import mel_bands
 _RATE = 16000
 _SPECTRA = ((256, 20), (512, 40), (1024, 80), (2048, 100))  # window, bands
 _FLOOR = 1e-4
+_SAID, _PITCH = 80, 120  # bands that are told before there is a wave
+_PITCH_SHARE = 0.3
 _JUDGED = (256, 512, 1024)  # windows of the discriminators
 
 
@@ -50,12 +52,12 @@ class Bands(nn.Module):
         super().__init__()
         self._windows = (512, 2048)  # samples; one for what is said, one for the pitch
         self._hops = (HOP // 2, HOP)
-        for size, count in zip(self._windows, (80, 120), strict=True):
+        for size, count in zip(self._windows, (_SAID, _PITCH), strict=True):
             table = mel_bands(MelSizes(_RATE, size, size, size // 4, 20.0, None, count))
             table = table / table.sum(0, keepdims=True).clip(1e-9)
             self.register_buffer(f"bands{size}", torch.from_numpy(table).float())
             self.register_buffer(f"window{size}", torch.hann_window(size))
-        self._tell = nn.Linear(channels, 2 * 80 + 120)
+        self._tell = nn.Linear(channels, 2 * _SAID + _PITCH)
 
     def forward(self, frames: Tensor) -> Tensor:
         """[B, C, T] -> [B, T, all bands]."""
@@ -72,6 +74,11 @@ class Bands(nn.Module):
             frames = (torch.log(frames / size**0.5 + 1e-4) + 4) / 2
             found.append(frames.reshape(len(wave), wave.shape[-1] // HOP, -1))
         return torch.cat(found, dim=2)
+
+    def off(self, told: Tensor, due: Tensor) -> Tensor:
+        """How far bands are from what they should be; the pitch counts less than what is said."""
+        said = F.l1_loss(told[..., : 2 * _SAID], due[..., : 2 * _SAID])
+        return said + _PITCH_SHARE * F.l1_loss(told[..., 2 * _SAID :], due[..., 2 * _SAID :])
 
 
 class Judge(nn.Module):

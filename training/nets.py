@@ -7,6 +7,7 @@ built anew for every step, so weight norm and all else that is folded once there
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -28,6 +29,8 @@ _NORM = re.compile(r"\.bns?\.(\d+\.)?weight$")
 _NORM_GAIN = 2.4  # keeps the variance through a convolution as drawn and a ReLU
 _QUERIES = "speaker_encoder.perceiver_sampler.latents"
 _APART = 50.0  # queries as alike as they are drawn stay alike, and all tokens of a speaker become one
+_EVEN = 0.2
+_BLUR = 0.14  # a dimension, of a direction before it is rounded
 _FAINT = 10.0  # one by the root mean square of the mel bands
 
 
@@ -71,6 +74,17 @@ class Learnt:
         return [value for key, value in self.parameters.items() if key.startswith(places)]
 
 
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """vectors: [B, C, T], what the codes stand for. codes: [B, T]. loss: draws directions and codes to each
+    other, and directions apart. directions: [B * T, D], before they are rounded."""
+
+    vectors: Tensor
+    codes: Tensor
+    loss: Tensor
+    directions: Tensor
+
+
 class Nets:
     """One step's networks; each is built when it is first asked for."""
 
@@ -111,21 +125,30 @@ class Nets:
         """Mel [B, bands, frames] -> speaker vectors [B, D]; rounding passes its gradient straight through."""
         return self.speaker.vector(self.speaker.latents(mel))
 
-    def quantised(self, features: Tensor, *, rounded: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Features [B, T, F] -> vectors [B, C, T] through their codes, the codes, the loss that draws vectors
-        and codes to each other, and the directions [B * T, D] before they are rounded. rounded: False: the
-        vectors are those of the directions themselves, and nothing is drawn."""
+    def quantised(self, features: Tensor, *, rounded: bool = True) -> Quantised:
+        """Features [B, T, F] through their codes. rounded: False: through the directions themselves, blurred
+        about as much as rounding will blur them."""
         aimed = F.normalize(self.codebook.narrowed(self.encoder(features)).float(), dim=1)
+        directions = aimed.transpose(1, 2).flatten(0, 1)
         with torch.no_grad():
             codes = self.codebook.nearest_to(aimed)
-        directions = aimed.detach().transpose(1, 2).flatten(0, 1)
-        if not rounded:
-            return self.codebook.widened(aimed), codes, aimed.new_zeros(()), directions
-        drawn = F.embedding(codes, self.codebook.codes).transpose(1, 2)
-        loss = F.mse_loss(drawn, aimed.detach()) + 0.25 * F.mse_loss(aimed, drawn.detach())
-        passed = aimed + (drawn - aimed).detach()
-        return self.codebook.widened(passed), codes, loss, directions
+        loss = _EVEN * uneven(directions)
+        if rounded:
+            drawn = F.embedding(codes, self.codebook.codes).transpose(1, 2)
+            loss = loss + F.mse_loss(drawn, aimed.detach()) + 0.25 * F.mse_loss(aimed, drawn.detach())
+            passed = aimed + (drawn - aimed).detach()
+        else:
+            passed = F.normalize(aimed + _BLUR * torch.randn_like(aimed), dim=1)
+        return Quantised(self.codebook.widened(passed), codes, loss, directions.detach())
 
     def frames(self, vectors: Tensor, steering: Tensor) -> Tensor:
         """What the wave generator reads, [B, C, T]."""
         return self.prenet(vectors, steering) + steering[..., None]
+
+
+def uneven(directions: Tensor) -> Tensor:
+    """How far directions [N, D] are from using all dimensions alike: 0 if they do. Left alone they fall into
+    half of the dimensions, and codes that lie close together there cannot tell much apart."""
+    size = directions.shape[1]
+    spread = size * directions.T @ directions / len(directions)
+    return (spread - torch.eye(size, device=directions.device)).square().sum() / size

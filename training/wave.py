@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training.budget import Budget
@@ -192,7 +191,7 @@ class WaveTraining:
             made = nets.generator(frames.float(), emit=(first, first + MADE)).float()
         real = wave[:, first * HOP : (first + MADE) * HOP]
         judged = slice(EDGE, -EDGE)
-        bands = F.l1_loss(told[:, judged], self._bands.due(wave)[:, judged])
+        bands = self._bands.off(told[:, judged], self._bands.due(wave)[:, judged])
         rough = self._spectra(made, real)
         loss = rough + bands
         noted = {"spectra": rough.item(), "bands": bands.item()}
