@@ -81,10 +81,11 @@ class Deck:
     def batch(self, size: int) -> Batch:
         waves, references, speakers = [], [], []
         low, high = map(math.log, _GAINS)
+        slowest, fastest = map(math.log, _BENDS)
         for _ in range(size):
             one, bend = self._pool.one(), 1.0
             if self._dice.random() < _BENT_SHARE:
-                bend = math.exp(self._dice.uniform(*map(math.log, _BENDS)))
+                bend = math.exp(self._dice.uniform(slowest, fastest))
             waves.append(self._piece(self._speech.of(one), bend))
             references.append(self._reference(self._pool.another(one), bend))
             speakers.append(one.speaker if bend == 1 else NOBODY)
