@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from livekit.agents import Agent, llm
+from livekit.agents import llm
 
 from agent.brains import FaqBrain
 from agent.config import GREETING, AgentSettings
+from agent.heard import HeardAgent
 
 
-class Assistant(Agent):
+class Assistant(HeardAgent):
     """Greets when it enters the call, then answers with the session's language model.
 
     The greeting is the settings'; None leaves it to the FAQ if that answers, else it is GREETING.

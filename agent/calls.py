@@ -20,14 +20,19 @@ _FIRST_WORD_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10)
 class Place:
     """One of the calls that there may be at once; given back when its block is left, or by `give_back`."""
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls: Calls | None = calls
+    def __init__(self, held: dict[object, int], call: object) -> None:
+        self._held: dict[object, int] | None = held
+        self._call = call
+        held[call] = held.get(call, 0) + 1
 
     def give_back(self) -> None:
         """Somebody else may call now; twice is fine."""
-        if self._calls is not None:
-            self._calls.taken -= 1
-            self._calls = None
+        if self._held is None:
+            return
+        self._held[self._call] -= 1
+        if not self._held[self._call]:
+            del self._held[self._call]
+        self._held = None
 
     def __enter__(self) -> Place:
         return self
@@ -43,7 +48,7 @@ class Calls:
 
     def __init__(self, max_calls: int = MAX_CALLS, *, clock: Clock = time.monotonic) -> None:
         self.max_calls = max_calls
-        self.taken = 0
+        self._held: dict[object, int] = {}  # how many Places each call has
         self._clock = clock
         self._registry = CollectorRegistry()
         label = ("transport",)
@@ -68,13 +73,26 @@ class Calls:
             buckets=_FIRST_WORD_S,
         )
 
-    def place(self, transport: str) -> Place:
-        """A place for one more call; Overloaded when all are taken, which the transport tells the caller."""
-        if self.taken >= self.max_calls:
-            self._refused.labels(transport).inc()
+    @property
+    def taken(self) -> int:
+        """Calls now."""
+        return len(self._held)
+
+    def place(self, transport: str, call: str | None = None) -> Place:
+        """A place for one more call; Overloaded when all are taken, which the transport tells the caller.
+
+        call: the transport's name of it. Who asks again for a call that has a place shares that one, which is
+        free when the last of them has given it back; None is a call of its own.
+        """
+        key = (transport, object() if call is None else call)
+        if key not in self._held and self.taken >= self.max_calls:
+            self.refused(transport)
             raise Overloaded(f"all {self.max_calls} lines are busy; try again in a minute")
-        self.taken += 1
-        return Place(self)
+        return Place(self._held, key)
+
+    def refused(self, transport: str) -> None:
+        """Note that a caller was told that all is busy."""
+        self._refused.labels(transport).inc()
 
     @contextmanager
     def measured(self, transport: str) -> Iterator[Meter]:

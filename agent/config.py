@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from agent.desk.settings import DeskSettings
 from tts_plugin.config import (
@@ -31,12 +32,19 @@ GREETING = "Hello! How can I help you today?"  # where neither the settings nor 
 DEFAULT_LLM = "gpt-4.1-mini"
 
 _DESK_PATHS = ("desk.log", "desk.recording.folder", "desk.languages.*.faq", "desk.languages.*.ears_model")
-EARS = "SPARKVOICE_EARS"  # set by a worker for its jobs, not by people
+EARS, CALLS = "SPARKVOICE_EARS", "SPARKVOICE_CALLS"  # set by a worker for its jobs, not by people
 
 Seconds = Annotated[float, Field(ge=0, le=10)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Secret = Annotated[str | None, Field(min_length=1, repr=False)]
 Url = Annotated[str, Field(pattern=r"^https?://[^?#\s]+[^/?#\s]$")]
+
+
+def _public(url: str) -> str:
+    """Without the slash at its end, which people paste."""
+    if re.fullmatch(r"https?://[^/?#\s]+/?", url) is None:
+        raise ValueError(f'"{url}" should be like https://phone.example.org, without a path')
+    return url.removesuffix("/")
 
 
 class AgentSettings(Section):
@@ -97,15 +105,17 @@ class PhoneSettings(Section):
     port: 0 takes a free one. public_url: where carriers reach this server, https without a path; their
     signatures cover it. max_calls: at once, over all transports. audiosocket: the port for Asterisk (None: no
     such listener), on `host`; asterisks: addresses or networks besides this machine that may connect there.
+    metrics_port: where a LiveKit worker shows its calls' metrics, on `host` (None: nowhere).
     unsigned: carriers without a secret are served, too; on loopback, to develop.
     desk: what a customer-service desk does beside answering; None is an agent and nothing else.
     """
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Port = 8090
-    public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#\s]+$")] = None
+    public_url: Annotated[str, AfterValidator(_public)] | None = None
     max_calls: Annotated[int, Field(ge=1, le=1000)] = 8
     audiosocket: Port | None = None
+    metrics_port: Port | None = None
     asterisks: tuple[str, ...] = ()
     unsigned: bool = False
     twilio: TwilioSettings = TwilioSettings()
@@ -126,12 +136,13 @@ class LlmSettings:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the agent side can be told. llm: None answers from the FAQ. ears: the socket of a recogniser
-    that this worker's jobs share; None starts one of one's own."""
+    that this worker's jobs share; None starts one of one's own. calls: the socket that counts their calls."""
 
     agent: AgentSettings
     phone: PhoneSettings
     llm: LlmSettings | None
     ears: Path | None = None
+    calls: Path | None = None
 
 
 def load_settings(
@@ -157,15 +168,21 @@ def load_settings(
     }
     layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: told, ARGUMENTS: arguments or {}}
     agent = layered(AgentSettings, "agent", document, layers, paths=("faq", "ears_model"))
-    _require_there("faq", agent.faq, os.path.isfile, "file", document, layers)
-    _require_there("ears_model", agent.ears_model, os.path.isdir, "folder", document, layers)
+    _require_there(("agent", "faq"), agent.faq, os.path.isfile, "file", document, layers)
+    _require_there(("agent", "ears_model"), agent.ears_model, os.path.isdir, "folder", document, layers)
     phone_layers: dict[str, Mapping[str, Json]] = {ENVIRONMENT: _secrets(env), ARGUMENTS: phone or {}}
-    ears = variable(env, EARS)
+    telephone = layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS)
+    for name, language in telephone.desk.languages.items() if telephone.desk else ():
+        place = ("phone", "desk", "languages", name)
+        _require_there((*place, "faq"), language.faq, os.path.isfile, "file", document, {})
+        _require_there((*place, "ears_model"), language.ears_model, os.path.isdir, "folder", document, {})
+    ears, calls = variable(env, EARS), variable(env, CALLS)
     return Settings(
         agent,
-        layered(PhoneSettings, "phone", document, phone_layers, paths=_DESK_PATHS),
+        telephone,
         _llm(env),
         None if ears is None else Path(ears),
+        None if calls is None else Path(calls),
     )
 
 
@@ -184,19 +201,21 @@ def _secrets(env: Mapping[str, str]) -> dict[str, Json]:
     return found
 
 
-def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None) -> None:
+def tell_jobs(engine_url: str, engine_token: str | None, ears: Path | None, calls: Path | None) -> None:
     """Put into the environment what the processes that this one starts are to find there."""
     os.environ["SPARKVOICE_URL"] = engine_url
     if engine_token is not None:
         os.environ["SPARKVOICE_TOKEN"] = engine_token
     if ears is not None:
         os.environ[EARS] = str(ears)
+    if calls is not None:
+        os.environ[CALLS] = str(calls)
     # neither of the models that come with livekit-agents is ours to use
     os.environ["LIVEKIT_AGENTS_PRELOAD_LOCAL_INFERENCE"] = "0"
 
 
 def _require_there(
-    key: str,
+    place: tuple[str, ...],
     path: Path | None,
     is_there: Callable[[Path], bool],
     what: str,
@@ -206,9 +225,9 @@ def _require_there(
     """Raise ConfigError that names the layer, in a file also the line, whose path leads nowhere."""
     if path is None or is_there(path):
         return
-    message = f"agent.{key}: there is no {what} {path}"
-    above = [layer for layer, values in layers.items() if key in values]
-    raise BadYaml([Problem(above[-1], None, message) if above else document.problem(("agent", key), message)])
+    message = f"{'.'.join(place)}: there is no {what} {path}"
+    above = [layer for layer, values in layers.items() if place[-1] in values]
+    raise BadYaml([Problem(above[-1], None, message) if above else document.problem(place, message)])
 
 
 def _llm(env: Mapping[str, str]) -> LlmSettings | None:

@@ -30,11 +30,15 @@ class EchoCanceller:
         self._noise: NDArray[np.float32] = np.zeros(block + 1, dtype=np.float32)  # power of what is not echo
         self._last: Wave = np.zeros(block, dtype=np.float32)
 
-    def push(self, mic: Wave, sent: Wave) -> Wave:
-        """What is left of `mic`."""
+    def note(self, sent: Wave) -> None:
+        """So much was sent while nothing came in that could be an echo; it may still come back."""
         self._sent[1:] = self._sent[:-1]
         self._sent[0] = np.fft.rfft(np.concatenate((self._last, sent)))
         self._last = sent
+
+    def push(self, mic: Wave, sent: Wave) -> Wave:
+        """What is left of `mic`."""
+        self.note(sent)
         power = np.square(np.abs(self._sent))
         if power.max() < 1e-4:  # nothing was sent that could come back
             return mic

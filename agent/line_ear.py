@@ -17,6 +17,7 @@ from agent.playout import Playout
 from tts_plugin.audio import SILENT_DBFS, Framer, Pcm, level_dbfs, to_float32, to_int16
 
 FRAME_S = 0.02
+STILL_DBFS = -66.0  # one step of mu-law is -72: less than this is no echo that could be taken for speech
 MARGIN_DB = 8.0  # over what is usually left
 ANCHOR_FRAMES = 25  # of 20 ms: the shortest way between sent and heard is taken from these
 STRAYED_S = 0.2  # a longer jump between the two is not jitter, and the canceller begins anew
@@ -84,7 +85,11 @@ class LineEar:
         self._anchor(self._playout.position - self._heard)
         assert self._ahead is not None
         sent = self._playout.sent(self._heard + self._ahead, self._block)
-        left = to_int16(self._canceller.push(to_float32(frame), to_float32(sent)))
+        if level_dbfs(frame) < STILL_DBFS:  # as most lines are most of the time
+            self._canceller.note(to_float32(sent))
+            left = frame
+        else:
+            left = to_int16(self._canceller.push(to_float32(frame), to_float32(sent)))
         loud = self._guard.allows(left)
         silent = self._guard.idle
         if silent:

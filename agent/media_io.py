@@ -60,12 +60,26 @@ class PlayoutOutput(io.AudioOutput):
         self._ceiling_dbfs = ceiling_dbfs
         self._limiter: Limiter | None = None  # likewise
         self._cleared = False  # the segment being captured is gone; its late frames are dropped
+        self._over: list[bool] = []  # of each segment that is: whether it was cut
+        self._awaited_s = 0.0  # of the current segment, by `heard`
+        self._reached = asyncio.Event()
         self._on_control: Callable[[Control], None] | None = None
         playout.listen(self)
 
     def on_control(self, callback: Callable[[Control], None]) -> None:
         """Call `callback` the moment something must be passed on; it must not block."""
         self._on_control = callback
+
+    async def heard(self, segment: int, at_s: float) -> bool:
+        """Wait until more than `at_s` seconds of a segment have been handed out, or all of it; False if it
+        was cut before. segment: how many were captured before it. One waits at a time."""
+        while len(self._over) <= segment:
+            if len(self._over) == segment and self._playout.heard_s > at_s:
+                return True
+            self._awaited_s = at_s
+            self._reached.clear()
+            await self._reached.wait()
+        return not self._over[segment]
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
         # a segment's first frame never waits: cancelled there, wrappers would count a segment
@@ -118,6 +132,8 @@ class PlayoutOutput(io.AudioOutput):
         self.on_playback_started(created_at=time.time())
 
     def on_finished(self, position_s: float, interrupted: bool) -> None:
+        self._over.append(interrupted)
+        self._reached.set()
         if interrupted:
             # one turn of the loop later: the session clears while it still winds up the text, and
             # the transcript's synchronizer complains of an end that comes before the text's
@@ -128,6 +144,8 @@ class PlayoutOutput(io.AudioOutput):
 
     def on_read(self) -> None:
         self._room.set()
+        if self._playout.heard_s > self._awaited_s:
+            self._reached.set()
 
     def _put(self, pcm: Pcm) -> None:
         self._playout.put(pcm if self._limiter is None else self._limiter.push(pcm))

@@ -13,6 +13,7 @@ from livekit.agents import llm
 
 from agent.config import Settings as AgentSide
 from agent.ears import STT
+from agent.serving import settle
 from agent.session import build_llm
 from tts_plugin import TTS
 from tts_plugin.config import Settings
@@ -51,6 +52,7 @@ async def open_parts(
     brain = build_llm(agent_side)
     async with STT(agent_side.agent.ears_model) as ears:
         ears.prewarm()
+        settle()
         try:
             yield Parts(ears, brain, engine_side, config)
         finally:

@@ -8,16 +8,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from livekit.agents import Agent, llm, stt
+from livekit.agents import llm, stt
 
 from agent.assistant import Assistant
 from agent.calls import Calls, Meter
 from agent.config import AgentSettings
+from agent.heard import HeardAgent
 from agent.limiter import TELEPHONE_DBFS
 from agent.line import Line, MediaLine
 from agent.media_io import Control, PlayoutOutput
 from agent.role_log import AgentSaid, Event
 from agent.session import Conversation, build_line_vad, build_session, converse
+from agent.shared_calls import CallMeter
 from tts_plugin import TTS
 from tts_plugin.errors import Overloaded, TTSError
 
@@ -31,7 +33,7 @@ class Bot(Protocol):
     """What talks on one line; made for it, and told of everything that happens there."""
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> HeardAgent:
         """Enters the session when the line is answered."""
 
     def show(self, event: Event) -> None:
@@ -41,6 +43,9 @@ class Bot(Protocol):
         """Runs beside the conversation (keys, silence, the clock); the call outlives its return and cancels
         it at the call's end. Hanging up and handing over are the line's."""
 
+    def over(self) -> None:
+        """The conversation is over, if there was one, and all of it has been shown; called once."""
+
 
 MakeBot = Callable[[Line], Bot]
 
@@ -49,12 +54,15 @@ MakeBot = Callable[[Line], Bot]
 class PlainBot:
     """Nothing but an agent."""
 
-    agent: Agent
+    agent: HeardAgent
 
     def show(self, event: Event) -> None:
         pass
 
     async def attend(self, conversation: Conversation) -> None:
+        pass
+
+    def over(self) -> None:
         pass
 
 
@@ -103,21 +111,32 @@ class Receptionist:
             vad=build_line_vad(self.settings, line.audio, line.playout),
             settings=self.settings,
         )
-        over = False
+        tally = Tally(bot, meter)
+        running = converse(session, bot.agent, audio_in=line.audio, audio_out=output, tell=tally.tell)
+        try:
+            async with running as conversation:
+                try:
+                    self.meet(line, conversation)
+                    await until_over(line, conversation, bot)
+                finally:
+                    tally.over = True
+        finally:
+            bot.over()
 
-        def tell(event: Event) -> None:
-            # the end of a call cuts the agent short, too
-            if isinstance(event, AgentSaid) and event.final and event.interrupted and not over:
-                meter.barged_in()
-            bot.show(event)
 
-        running = converse(session, bot.agent, audio_in=line.audio, audio_out=output, tell=tell)
-        async with running as conversation:
-            try:
-                self.meet(line, conversation)
-                await until_over(line, conversation, bot)
-            finally:
-                over = True
+class Tally:
+    """Shows a bot what happens on its line, and counts the barge-ins. over: set at the call's end, which cuts
+    the agent short, too."""
+
+    def __init__(self, bot: Bot, meter: CallMeter) -> None:
+        self.over = False
+        self._bot = bot
+        self._meter = meter
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, AgentSaid) and event.final and event.interrupted and not self.over:
+            self._meter.barged_in()
+        self._bot.show(event)
 
 
 async def until_over(line: Line, conversation: Conversation, bot: Bot) -> None:

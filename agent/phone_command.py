@@ -30,7 +30,9 @@ from tts_plugin.listener import listen
 def main(argv: Sequence[str]) -> int | None:
     """Serve the carriers' webhooks and media until interrupted."""
     parser = Parser("sparkvoice phone", description="Answer the telephone (docs/phone.md).")
-    parser.add_argument("--config", metavar="F.yaml", type=Path)
+    parser.add_argument(
+        "--config", metavar="F.yaml", type=Path, help="settings; configs/support-bot.yaml is a customer line"
+    )
     parser.add_argument("--host", help="carriers need https: put a proxy in front and set phone.public_url")
     parser.add_argument("--port", type=whole_number(0, 65_535), help="0 takes a free one (default 8090)")
     parser.add_argument(
@@ -54,7 +56,7 @@ def main(argv: Sequence[str]) -> int | None:
     doors.require_closed(phone.host, served)
     if phone.audiosocket is None and not doors.unsigned and all(one.missing for one in served.values()):
         raise ConfigError(
-            f"nobody can call: set {' or '.join(sorted(str(one.missing) for one in served.values()))}, "
+            f"nobody can call: set {_secrets_of(served)}, "
             "or give --audiosocket PORT, or --unsigned to develop"
         )
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -74,17 +76,19 @@ async def _serve(
     async with AsyncExitStack() as stack:
         # first: a port in use is said before anything is loaded
         listener = stack.enter_context(listen(phone.host, phone.port))
+        asterisks = audiosocket.Doors(phone.asterisks)
+        asterisk = None
+        if phone.audiosocket is not None:
+            asterisk = stack.enter_context(audiosocket.open_door(phone.host, phone.audiosocket, asterisks))
         parts = await stack.enter_async_context(open_parts(engine_side, agent_side, config))
         desk = await stack.enter_async_context(open_desk(agent_side)) if phone.desk else None
         answer = receptionist(agent_side, parts, calls, desk)
         app = PhoneServer(served, answer, calls, doors).app
         port = await stack.enter_async_context(serving(app, listener))
         asterisk_port = None
-        if phone.audiosocket is not None:
-            polite = if_free(calls, answer)
-            asterisks = audiosocket.Doors(phone.asterisks)
-            listening = audiosocket.listening(phone.host, phone.audiosocket, polite, asterisks)
-            asterisk_port = (await stack.enter_async_context(listening)).port
+        if asterisk is not None:
+            answering = audiosocket.answering(asterisk, if_free(calls, answer), asterisks)
+            asterisk_port = (await stack.enter_async_context(answering)).port
         ways = ways_in(phone, port, asterisk_port, served, doors)
         print(who_answers(agent_side), *ways, sep="\n", flush=True)
         await asyncio.Event().wait()  # until it is cancelled
@@ -118,6 +122,13 @@ def ways_in(
         for kind, carrier in served.items()
         if carrier.missing is None or doors.unsigned
     ]
+    if not lines and phone.public_url is not None:
+        lines.append(f"Sparkvoice: no carrier can call: set {_secrets_of(served)}")
     if asterisk_port is not None:
         lines.append(f"Sparkvoice: Asterisk connects to {host}:{asterisk_port} (docs/asterisk.md)")
     return [*lines, f"Sparkvoice: listening at {here}, at most {phone.max_calls} calls (Ctrl-C ends)"]
+
+
+def _secrets_of(served: Mapping[Kind, Carrier]) -> str:
+    """The variables that are not set, in the carriers' order."""
+    return " or ".join(str(carrier.missing) for carrier in served.values() if carrier.missing is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,17 +12,19 @@ import aiohttp
 from aiohttp import web
 
 from agent.calls import Calls, Place
+from agent.exposition import exposed
 from agent.phone import Answer
 from agent.transports.carrier import Arrival, Carrier, CarrierCall, Webhook
 from agent.transports.dialect import Kind
-from agent.transports.media_streams import MAX_MESSAGE_BYTES, media_stream, started
+from agent.transports.media_streams import MAX_MESSAGE_BYTES, MediaStream, media_stream, started
 from agent.transports.tickets import Tickets
-from tts_plugin.errors import BadRequest, ConfigError, Overloaded, TTSError, Unauthorized
+from tts_plugin.errors import BadRequest, ConfigError, Overloaded, TTSError
 from tts_plugin.hosts import is_loopback
 
 MAX_BODY_BYTES = 65_536  # a webhook has 1 kB
 TICKET_S = 30.0  # from the webhook's answer to the media websocket; it takes carriers about one
 MAX_WAITING = 64  # streams that have shown no token yet; anybody can open one
+MAX_REASON_BYTES = 120  # of a close frame
 POLICY = 1008  # the websocket's close code for what is not let in
 
 log = logging.getLogger("sparkvoice.phone")
@@ -69,6 +70,11 @@ class _Expected:
     arrival: Arrival
     place: Place
 
+    @property
+    def key(self) -> tuple[Kind, str]:
+        """The same for the same call."""
+        return self.carrier.dialect.kind, self.arrival.call.id
+
 
 class PhoneServer:
     """An aiohttp application that calls `answer` for every call that a carrier connects."""
@@ -83,6 +89,7 @@ class PhoneServer:
         self._expected = Tickets[_Expected](TICKET_S, lambda expected: expected.place.give_back())
         self._documents = Tickets[str](TICKET_S)
         self._talking: set[asyncio.Task[None]] = set()
+        self._lines: dict[tuple[Kind, str], MediaStream] = {}  # of the calls that are up
         self._waiting = 0  # streams that have not started yet
         self._http: aiohttp.ClientSession | None = None
         self.app = web.Application(middlewares=[_guard], client_max_size=MAX_BODY_BYTES)
@@ -110,11 +117,11 @@ class PhoneServer:
         """A call comes in: the busy signal, or an invitation to the media websocket."""
         carrier, webhook = await self._webhook(request)
         arrival = carrier.arrival(webhook)
-        # a webhook that is sent again, its answer lost, is the same call
-        self._expected.drop(lambda expected: expected.arrival == arrival)
         kind = carrier.dialect.kind
+        # a webhook that is sent again is the same call: it keeps its place, and gets a token for the old one
+        self._expected.drop(lambda expected: expected.key == (kind, arrival.call.id))
         try:
-            place = self._calls.place(kind)
+            place = self._calls.place(kind, arrival.call.id)
         except Overloaded:
             log.warning("a caller was told that all %d lines are busy", self._calls.max_calls)
             return _xml(carrier.busy)
@@ -136,7 +143,7 @@ class PhoneServer:
             raise web.HTTPServiceUnavailable
         ws = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, timeout=1.0, compress=False)
         await ws.prepare(request)
-        # cancelled by the end of the server, or by aiohttp when the connection is lost
+        # cancelled by the end of the server; a connection that is lost ends its line instead
         task = asyncio.current_task()
         assert task is not None
         self._talking.add(task)
@@ -161,7 +168,7 @@ class PhoneServer:
                 raise BadRequest("the token is not one of those given out, too old, or was used already")
         except BadRequest as error:
             log.warning("a %s stream was refused: %s", carrier.dialect.kind, error)
-            await ws.close(code=POLICY, message=str(error).encode()[:120])
+            await ws.close(code=POLICY, message=str(error).encode("ascii", "replace")[:MAX_REASON_BYTES])
             return
         with expected.place:
             arrival = expected.arrival
@@ -171,9 +178,16 @@ class PhoneServer:
                 return
             assert self._http is not None
             seen = CarrierCall(carrier, self._http, arrival, lambda xml: self._publish(request, carrier, xml))
+            if expected.key in self._lines:
+                self._lines[expected.key].superseded()
             async with media_stream(ws, carrier.dialect, start.stream, arrival.call, seen) as line:
-                await self._answer(line)
-            log.info("a call is over: %s", line.ended_because)
+                self._lines[expected.key] = line
+                try:
+                    await self._answer(line)
+                finally:
+                    if self._lines.get(expected.key) is line:
+                        del self._lines[expected.key]
+            log.info("a call is over: %s", await line.ended())
 
     def _publish(self, request: web.Request, carrier: Carrier, document: str) -> str:
         token = self._documents.issue(document)
@@ -206,23 +220,11 @@ class PhoneServer:
         return f"{self._doors.public_url or f'http://{request.host}'}{path}"
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        token = self._doors.token
-        if token is None:
-            # behind a proxy everybody comes by loopback
-            if self._doors.public_url is not None or not is_loopback(request.remote or ""):
-                raise Unauthorized("set SPARKVOICE_TOKEN and send it as a bearer token")
-        elif not hmac.compare_digest(
-            request.headers.get("Authorization", "").encode(errors="surrogateescape"),
-            f"Bearer {token}".encode(),
-        ):
-            raise Unauthorized("send SPARKVOICE_TOKEN as a bearer token")
-        return web.Response(body=self._calls.exposition(), headers={"Content-Type": _PROMETHEUS})
+        proxied = self._doors.public_url is not None
+        return exposed(request, self._calls, self._doors.token, proxied=proxied)
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
-
-
-_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @web.middleware

@@ -67,11 +67,13 @@ class Playout:
 
     on_cut: what `clear` and `pause` call first where the far end has a buffer: what was looked at and is not
     read by then must not be heard there. The cut is made there, so no faded tail is handed out here.
+    tails: whether a cut ends with 5 ms of fade; without, not a sample of the utterance follows it.
     """
 
-    def __init__(self, rate: int, *, on_cut: Callable[[], None] | None = None) -> None:
+    def __init__(self, rate: int, *, on_cut: Callable[[], None] | None = None, tails: bool = True) -> None:
         self.rate = rate
         self._on_cut = on_cut
+        self._tails = tails and on_cut is None
         self._listener: PlayoutListener | None = None
         self._tap: Callable[[Pcm], None] | None = None
         self._queue: deque[_Utterance] = deque()
@@ -258,8 +260,8 @@ class Playout:
         if not (self._sounding and self._queue and self._queue[0].taken):
             return False
         self._sounding = False
-        if self._on_cut:
-            return True  # the far end's cut has no fade
+        if not self._tails:
+            return True
         piece = self._queue[0].take(self._fade)
         self._tail = faded_out(piece, self._fade)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import AsyncIterator, Coroutine
@@ -22,6 +23,13 @@ async def serving(app: web.Application, listener: socket.socket) -> AsyncIterato
     finally:
         await runner.cleanup()
         listener.close()
+
+
+def settle() -> None:
+    """Keep what is loaded out of the garbage collector's sight from now on: a full collection of it holds up
+    every call's audio for 0.1 s."""
+    gc.collect()
+    gc.freeze()
 
 
 async def until_a_signal(serving: Coroutine[None, None, None]) -> None:

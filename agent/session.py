@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from livekit import rtc
-from livekit.agents import Agent, AgentSession, llm, stt, tts, vad
+from livekit.agents import AgentSession, llm, stt, tts, vad
 from livekit.agents.voice import SpeechHandle, io, room_io
-from livekit.agents.voice.transcription.synchronizer import TranscriptSynchronizer
 
 from agent.brains import FaqBrain
 from agent.config import AgentSettings, LlmSettings, Settings
 from agent.echo_guard import EchoGuard, Sent
 from agent.faq import load_faq
+from agent.heard import HeardAgent
 from agent.line_ear import LineEar, NoiseFloor
 from agent.media_io import QueueInput
 from agent.playout import Playout
@@ -144,7 +144,7 @@ class Seat:
 @asynccontextmanager
 async def converse(
     session: AgentSession[None],
-    agent: Agent,
+    agent: HeardAgent,
     *,
     audio_in: io.AudioInput,
     audio_out: io.AudioOutput,
@@ -160,23 +160,17 @@ async def converse(
     log = RoleLog(session, tell)
     conversation = Conversation(session, log)
     session.input.audio = audio_in
-    if seat is None:
-        # the synchronizer releases each word when it is heard: it cuts captions and history alike
-        synchronizer = TranscriptSynchronizer(next_in_chain_audio=audio_out, next_in_chain_text=log.captions)
-        session.output.audio = synchronizer.audio_output
-        session.output.transcription = synchronizer.text_output
-    else:
-        synchronizer = None  # RoomIO makes one
-        session.output.audio = audio_out
+    session.output.audio = audio_out
     try:
         if seat is None:
+            session.output.transcription = log.captions
             await session.start(agent, record=False)
         else:
             options = _text_only(seat.caller, conversation, log)
             await session.start(agent, room=seat.room, room_options=options, record=False)
         yield conversation
     finally:
-        await _close(session, synchronizer)
+        await _close(session)
 
 
 def _text_only(caller: str, conversation: Conversation, log: RoleLog) -> room_io.RoomOptions:
@@ -190,19 +184,18 @@ def _text_only(caller: str, conversation: Conversation, log: RoleLog) -> room_io
         audio_input=False,
         audio_output=False,
         text_input=room_io.TextInputOptions(text_input_cb=typed),
-        text_output=room_io.TextOutputOptions(next_in_chain=log.captions),
+        # the agent passes each word on when it is heard
+        text_output=room_io.TextOutputOptions(sync_transcription=False, next_in_chain=log.captions),
         participant_identity=caller,
         close_on_disconnect=False,
     )
 
 
-async def _close(session: AgentSession[None], synchronizer: TranscriptSynchronizer | None) -> None:
+async def _close(session: AgentSession[None]) -> None:
     try:
         async with asyncio.timeout(CLOSE_S):
             with _without_complaints_of_half_a_turn():
                 await session.aclose()
-            if synchronizer is not None:
-                await synchronizer.aclose()
     except TimeoutError:
         logger.error("a session did not close within %.0f s", CLOSE_S)
 

@@ -11,21 +11,29 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from livekit.agents import AgentServer, AutoSubscribe, JobContext, JobProcess, cli
+from livekit import api
+from livekit.agents import AgentServer, AutoSubscribe, JobContext, JobProcess, JobRequest, cli
+from livekit.agents.worker import ServerOptions
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.assistant import Assistant
+from agent.calls import Calls
 from agent.config import Settings, load_settings, tell_jobs
 from agent.desk.bot import open_desk
 from agent.ears import STT, new_recogniser
-from agent.media_io import PlayoutOutput
-from agent.phone import Bot, PlainBot, until_over
+from agent.exposition import metrics_app
+from agent.limiter import TELEPHONE_DBFS
+from agent.lobby import Lobby, lobby
+from agent.media_io import Control, PlayoutOutput
+from agent.phone import Bot, PlainBot, Tally, until_over
+from agent.serving import serving, settle
 from agent.session import Seat, build_llm, build_session, build_vad, converse
+from agent.shared_calls import counted, measured
 from agent.shared_ears import SharedEars, served
 from agent.transports.room import RATE, RoomCall, answered
 from agent.transports.switchboard import Outbound, Switchboard
@@ -34,6 +42,7 @@ from tts_plugin.config import config_file
 from tts_plugin.config import load_settings as load_engine_side
 from tts_plugin.errors import BadRequest, TTSError
 from tts_plugin.link import Address
+from tts_plugin.listener import listen
 from tts_plugin.server.local import LocalServer
 
 KEEP_S = 5.0  # between two looks whether the engine server was given up
@@ -42,14 +51,48 @@ log = logging.getLogger("sparkvoice.worker")
 
 
 class Worker(AgentServer):
-    """An AgentServer that runs the engine server and the recogniser of its jobs while it runs itself."""
+    """An AgentServer that runs what its jobs share while it runs itself, and takes no more calls than there
+    are places."""
+
+    def __init__(self) -> None:
+        super().__init__(setup_fnc=prepare, preload_modules=["agent.worker"], load_fnc=load_of)
+        self.lobby: Lobby | None = None  # while it runs
 
     async def run(self, *, devmode: bool = False, unregistered: bool = False) -> None:
+        settings = load_settings()
+        calls = Calls(settings.phone.max_calls)
         async with AsyncExitStack() as stack:
+            if settings.phone.metrics_port is not None:
+                listener = stack.enter_context(listen(settings.phone.host, settings.phone.metrics_port))
+                shown = metrics_app(calls, load_engine_side().server.token)
+                await stack.enter_async_context(serving(shown, listener))
             engine = await stack.enter_async_context(engine_server())
-            ears = await stack.enter_async_context(ears_of_all(load_settings().agent.ears_model))
-            tell_jobs(engine.url, engine.token, ears)
+            ears = await stack.enter_async_context(ears_of_all(settings.agent.ears_model))
+            told = await stack.enter_async_context(counted(calls)) if hasattr(socket, "AF_UNIX") else None
+            tell_jobs(engine.url, engine.token, ears, told)
+            self.lobby = await stack.enter_async_context(lobby(calls, turn_away))
             await super().run(devmode=devmode, unregistered=unregistered)
+
+
+async def turn_away(room: str) -> None:
+    """Hang up the telephones in a room that no agent has come to."""
+    async with api.LiveKitAPI() as client:
+        await Switchboard(client, room).turn_away()
+
+
+def load_of(worker: AgentServer) -> float:
+    """The load that is reported to LiveKit's server, from 0 to 1."""
+    # LiveKit's own, of the processor; its type allows one without an argument, too
+    others = cast("Callable[[AgentServer], float]", ServerOptions.load_fnc)(worker)
+    if isinstance(worker, Worker) and worker.lobby is not None:
+        return worker.lobby.load(len(worker.active_jobs), others)
+    return others
+
+
+async def let_in(request: JobRequest) -> None:
+    """Take a job, or refuse it."""
+    assert server.lobby is not None, "jobs are offered to a worker that runs"
+    await server.lobby.answer(request, len(server.active_jobs))
 
 
 @asynccontextmanager
@@ -131,6 +174,7 @@ def prepare(process: JobProcess) -> None:
     """What a job's process can do before it has a call."""
     settings = load_settings()
     process.userdata["parts"] = (settings, build_llm(settings))
+    settle()
 
 
 async def answer(ctx: JobContext) -> None:
@@ -169,8 +213,10 @@ async def _in_the_room(ctx: JobContext, settings: Settings, brain: Any) -> str:
 async def talk(call: RoomCall, settings: Settings, brain: Any) -> None:
     """Greet the caller of a call that is connected, and answer until it is over."""
     async with AsyncExitStack() as stack:
+        meter = await stack.enter_async_context(measured(settings.calls))
         desk = await stack.enter_async_context(open_desk(settings)) if settings.phone.desk else None
         bot: Bot = desk.bot(call) if desk else PlainBot(Assistant(settings.agent))
+        stack.callback(bot.over)  # when the conversation, which is entered later, has been left
         mouth = await stack.enter_async_context(TTS(voice=settings.agent.voice, rate=RATE))
         ears = await stack.enter_async_context(ears_of(settings))
         session = build_session(
@@ -180,17 +226,23 @@ async def talk(call: RoomCall, settings: Settings, brain: Any) -> None:
             vad=build_vad(settings.agent, call.playout),
             settings=settings.agent,
         )
+        output = PlayoutOutput(call.playout, rate=RATE, ceiling_dbfs=TELEPHONE_DBFS)
+        output.on_control(lambda control: meter.spoke() if control is Control.START else None)
+        tally = Tally(bot, meter)
         conversation = await stack.enter_async_context(
             converse(
                 session,
                 bot.agent,
                 audio_in=call.audio,
-                audio_out=PlayoutOutput(call.playout, rate=RATE),
-                tell=bot.show,
+                audio_out=output,
+                tell=tally.tell,
                 seat=Seat(call.room, call.identity),
             )
         )
-        await until_over(call, conversation, bot)
+        try:
+            await until_over(call, conversation, bot)
+        finally:
+            tally.over = True
         call.hang_up("the conversation is over")
 
 
@@ -216,8 +268,8 @@ def ears_of(settings: Settings) -> STT:
     return STT(settings.agent.ears_model, recogniser=shared)
 
 
-server = Worker(setup_fnc=prepare, preload_modules=["agent.worker"])
-server.rtc_session(answer)
+server = Worker()
+server.rtc_session(answer, on_request=let_in)
 
 
 if __name__ == "__main__":

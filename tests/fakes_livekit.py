@@ -23,6 +23,7 @@ from tts_plugin.audio import Pcm, bytes_of, silence
 RATE = 24000
 S_PER_CHAR = 0.04
 TICK_S = 0.02
+TONE = 9000  # amplitude of the audible voice
 
 
 def voice(samples: int, start: int = 0) -> Pcm:
@@ -33,6 +34,14 @@ def voice(samples: int, start: int = 0) -> Pcm:
 def spoken_by(text: str, heard_s: float) -> str:
     """What of `text` the fake voice has said after `heard_s` seconds."""
     return text[: round(heard_s / S_PER_CHAR)]
+
+
+def one_word_around(text: str, heard: str, kept: str) -> bool:
+    """Whether `kept` begins `text` and ends with the word that ends what was `heard` of it, or one of its
+    neighbours; `heard` may end within a word."""
+    words = kept.split()
+    begun, whole = len(heard.split()), len(heard.split(" ")) - 1
+    return text.split()[: len(words)] == words and begun - 1 <= len(words) <= whole + 1
 
 
 # ------------------------------------------------------------------------------------ speech
@@ -67,6 +76,17 @@ class Engine:
         finally:
             self.active -= 1
             self.cancelled += not done
+
+
+class Audible(Engine):
+    """Speaks in a tone of 400 Hz: Opus takes the other fake voice for a direct current."""
+
+    async def speak(self, text: str, start: int) -> AsyncGenerator[Pcm]:
+        async with aclosing(super().speak(text, start)) as chunks:
+            async for pcm in chunks:
+                times = np.arange(start, start + len(pcm)) / RATE
+                start += len(pcm)
+                yield (TONE * np.sin(2 * np.pi * 400 * times)).astype(np.int16)
 
 
 class WordTTS(tts.TTS[str]):

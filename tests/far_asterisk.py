@@ -73,7 +73,11 @@ class Asterisk:
 
     @property
     def heard(self) -> Pcm:
-        return np.concatenate([np.zeros(0, np.int16), *self.blocks])
+        return self.said(0)
+
+    def said(self, start: int) -> Pcm:
+        """What it was sent from block `start` on."""
+        return np.concatenate([np.zeros(0, np.int16), *self.blocks[start:]])
 
     async def hang_up(self, *, politely: bool = True) -> None:
         if politely:

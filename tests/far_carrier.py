@@ -294,6 +294,7 @@ class FarCarrier:
         self.waiting_s: list[float] = []  # the far buffer, after every message
         self.mic: deque[Pcm] = deque()
         self.closed = asyncio.Event()
+        self.gives_marks_back = True
         self.stream = f"MZ{id(self):x}"
         self._ws = ws
         self._manners = manners
@@ -377,6 +378,9 @@ class FarCarrier:
         self.waiting_s.append(waiting / RATE)
 
     def _give_back(self, name: str) -> None:
+        if not self.gives_marks_back:
+            return
+
         def deliver(name: str) -> None:
             task = asyncio.get_running_loop().create_task(self.send(self._manners.mark(self.stream, name)))
             self._deliveries.add(task)
@@ -425,6 +429,7 @@ class Office:
     http: aiohttp.ClientSession
     rest: list[tuple[str, str, Form, str | None]] = field(default_factory=list)  # method, path, form, auth
     rest_status: int = 200
+    rest_answers: asyncio.Event = field(default_factory=asyncio.Event)  # cleared: the answers wait
 
     async def ring(self, form: Form | None = None, headers: dict[str, str] | None = None) -> tuple[int, str]:
         """The webhook's status and answer."""
@@ -475,11 +480,13 @@ async def office(
     manners = MANNERS[kind]
     async with aiohttp.ClientSession() as http:
         place = Office("", manners, kind, http)
+        place.rest_answers.set()
         api = web.Application()
 
         async def rest(request: web.Request) -> web.Response:
             form = {key: str(value) for key, value in (await request.post()).items()}
             place.rest.append((request.method, request.path, form, request.headers.get("Authorization")))
+            await place.rest_answers.wait()
             return web.Response(status=place.rest_status)
 
         api.router.add_route("*", "/{path:.*}", rest)

@@ -131,6 +131,10 @@ class StubRoom:
 
     # what the server does
 
+    def participants(self) -> list[models.ParticipantInfo]:
+        agents = [_participant(AGENT, "agent", KIND.AGENT)] if self.agent_connected.is_set() else []
+        return agents + ([self._caller()] if self._here else [])
+
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
@@ -280,9 +284,13 @@ class StubServer:
         self.url = f"ws://127.0.0.1:{port}"
         self.rooms: dict[str, StubRoom] = {}
         self.asked: list[Message] = []
+        self.answers = asyncio.Event()  # cleared: the API's answers wait
+        self.answers.set()
         self.refusal: Refusal | None = None  # what the next call of the API is answered
         self.on_dial: Callable[[sip.CreateSIPParticipantRequest], Awaitable[None]] | None = None
         self.registered = asyncio.Event()
+        self.refused: list[tuple[str, bool]] = []  # rooms that the worker did not come to; whether nobody may
+        self.loads: list[float] = []  # as the worker reports them
         self._worker: web.WebSocketResponse | None = None
 
     def add(self, stub: StubRoom) -> StubRoom:
@@ -318,9 +326,13 @@ class StubServer:
                     welcome = agent.RegisterWorkerResponse(worker_id="AW_1")
                     await socket.send_bytes(agent.ServerMessage(register=welcome).SerializeToString())
                     self.registered.set()
+                case "update_worker" if message.update_worker.HasField("status"):
+                    self.loads.append(message.update_worker.load)
                 case "availability":
-                    assert message.availability.available
                     name = message.availability.job_id.removeprefix("AJ_")
+                    if not message.availability.available:
+                        self.refused.append((name, message.availability.terminate))
+                        continue
                     given = agent.JobAssignment(
                         job=agent.Job(id=message.availability.job_id), url=self.url, token=self.token(name)
                     )
@@ -337,11 +349,16 @@ class StubServer:
                 ),
             ),
             "RemoveParticipant": (room.RoomParticipantIdentity, room.RemoveParticipantResponse()),
+            "ListParticipants": (room.ListParticipantsRequest, room.ListParticipantsResponse()),
         }
         kind, answer = kinds[request.match_info["method"]]
         asked = kind()
         asked.ParseFromString(await request.read())
+        if isinstance(asked, room.ListParticipantsRequest):
+            there = room.ListParticipantsResponse(participants=self.rooms[asked.room].participants())
+            return web.Response(body=there.SerializeToString(), content_type="application/protobuf")
         self.asked.append(asked)
+        await self.answers.wait()
         if (refusal := self.refusal) is not None:
             self.refusal = None
             body = {"code": refusal.code, "msg": refusal.message, "meta": refusal.meta}

@@ -51,6 +51,22 @@ def test_an_unknown_phone_key_is_not_ignored(tmp_path: Path) -> None:
         load_settings(write(tmp_path, "phone:\n  prot: 5060\n"), environ={})
 
 
+def test_a_key_of_the_desk_that_is_not_known_names_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path, "phone:\n  desk:\n    keys:\n      '2': {langage: sv}\n")
+    with pytest.raises(ConfigError, match=r'yaml:4: unknown key .*did you mean "language"'):
+        load_settings(path, environ={})
+
+
+@pytest.mark.parametrize("key", ["faq", "ears_model"])
+def test_what_a_language_of_the_desk_lacks_is_said_at_the_start(key: str, tmp_path: Path) -> None:
+    text = "phone:\n  desk:\n    languages:\n      sv:\n        greeting: Hej\n        %s: no.yaml\n"
+    path = write(tmp_path, text % key)
+    with pytest.raises(
+        ConfigError, match=rf"yaml:6: phone\.desk\.languages\.sv\.{key}: there is no f(ile|older) "
+    ):
+        load_settings(path, environ={})
+
+
 def test_a_value_out_of_range_says_which_layer_it_came_from(tmp_path: Path) -> None:
     path = write(tmp_path, "agent: {}\n")
     with pytest.raises(ConfigError, match=r"arguments: agent\.min_silence_s"):

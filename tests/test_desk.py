@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import wave
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -14,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from livekit.agents import llm
 
 from agent.calls import Calls
 from agent.config import Settings, load_settings
 from agent.desk.bot import open_desk
+from agent.desk.settings import LanguageSettings
 from agent.phone import Receptionist
 from agent.session import Conversation, build_llm
 from tests.fakes_livekit import Engine, ScriptLLM, ScriptSTT, ToolCall, WordTTS
@@ -53,7 +56,8 @@ class Call:
         """Until so many turns of the agent in the history end with `text`."""
 
         def there() -> bool:
-            assert self.conversation is not None
+            if self.conversation is None:
+                return False
             said = self.conversation.session.history.messages()
             ends = [message for message in said if (message.text_content or "").strip().endswith(text)]
             return len(ends) >= times
@@ -260,6 +264,175 @@ async def test_a_key_changes_the_language(tmp_path: Path) -> None:
         await call.hears("Varsågod.")
 
 
+SWEDISH: dict[str, Any] = {
+    "greeting": "God dag.",
+    "instructions": "Svara kort.",
+    "goodbye": "Hej då.",
+    "hand_over": {"failed": "Ingen svarar."},
+    "asks": {"3": "var är mitt paket"},
+}
+BILINGUAL: dict[str, Any] = {
+    "keys": {
+        "0": {"hand_over": True},
+        "1": {"language": "en"},
+        "2": {"language": "sv"},
+        "3": {"ask": "where is my parcel"},
+        "#": {"hang_up": True},
+    },
+    "hand_over": {"failed": "Nobody answers."},
+    "back": "English again.",
+    "languages": {"sv": SWEDISH},
+}
+
+
+def said_in(context: llm.ChatContext) -> list[tuple[str, str]]:
+    return [(message.role, (message.text_content or "").strip()) for message in context.messages()]
+
+
+async def test_a_change_of_language_forgets_nothing_and_can_be_taken_back() -> None:
+    brain = ScriptLLM(["Hello Ann.", "Ann.", "Still Ann."])
+    async with answered(settings(BILINGUAL, instructions="Be brief."), brain=brain) as call:
+        await call.replied(HELLO)
+        call.ears.hear("my name is ann")
+        await call.replied("Hello Ann.")
+        call.line.press("2")
+        await call.replied("God dag.")
+        call.ears.hear("vad heter jag")
+        await call.replied("Ann.", times=2)
+        call.line.press("1")
+        await call.replied("English again.")
+        call.ears.hear("and now")
+        await call.replied("Still Ann.")
+    before = [("assistant", HELLO), ("user", "my name is ann"), ("assistant", "Hello Ann.")]
+    swedish = [("assistant", "God dag."), ("user", "vad heter jag")]
+    assert said_in(brain.asked[1]) == [("system", "Svara kort."), *before, *swedish]
+    back = [("assistant", "Ann."), ("assistant", "English again."), ("user", "and now")]
+    assert said_in(brain.asked[2]) == [("system", "Be brief."), *before, *swedish, *back]
+
+
+async def test_what_a_change_of_language_cuts_short_is_remembered_as_far_as_it_was_heard() -> None:
+    story = "Once upon a time there was a lamp that nobody wanted to switch on."
+    brain = ScriptLLM([story, "Jaha."])
+    async with answered(settings(BILINGUAL), brain=brain) as call:
+        await call.replied(HELLO)
+        call.ears.hear("tell me a story")
+        await call.hears("Once upon")
+        await asyncio.sleep(0.6)
+        call.line.press("2")
+        await call.replied("God dag.")
+        call.ears.hear("och sedan")
+        await call.replied("Jaha.")
+    told = said_in(brain.asked[1])[3:]
+    assert [role for role, _ in told] == ["assistant", "assistant", "user"]
+    assert story.startswith(told[0][1])
+    assert 0 < len(told[0][1]) < len(story)
+
+
+async def test_a_desk_says_its_own_texts_in_the_language_that_was_chosen_and_the_others_as_they_are() -> None:
+    told = settings(
+        {
+            **BILINGUAL,
+            "silence": {"after_s": 2.5, "prompts": ["Hello?"], "goodbye": "Bye."},
+            "languages": {"sv": {**SWEDISH, "silence": {"prompts": ["Hallå?"]}}},
+        }
+    )
+    brain = ScriptLLM(["Snart."])
+    async with answered(told, brain=brain) as call:
+        await call.replied(HELLO)
+        call.line.press("2")
+        await call.replied("God dag.")
+        call.line.press("0")
+        await call.replied("Ingen svarar.")
+        call.line.press("3")
+        await call.replied("Snart.")
+        assert said_in(brain.asked[0])[-1] == ("user", "var är mitt paket")
+        await call.replied("Hallå?")
+        await call.replied("Bye.")  # nobody has written it in Swedish
+        await call.until(lambda: call.line.why is not None)
+    assert "Hello?" not in call.said
+
+
+async def test_back_in_the_first_language_a_desk_says_its_first_texts() -> None:
+    async with answered(settings(BILINGUAL)) as call:
+        await call.replied(HELLO)
+        call.line.press("21")  # as fast as they can be pressed
+        await call.replied("English again.")
+        call.line.press("0")
+        await call.replied("Nobody answers.")
+        call.line.press("1")
+        await call.replied("English again.", times=2)
+        call.line.press("2")
+        await call.replied("God dag.")
+        call.line.press("#")
+        await call.until(lambda: call.line.why == "the agent said goodbye")
+        await call.replied("Hej då.")
+
+
+async def test_a_language_that_is_chosen_outside_the_hours_begins_with_that() -> None:
+    told = settings(
+        {
+            **BILINGUAL,
+            "hours": {"monday": "09:00-18:00"},
+            "languages": {"sv": {**SWEDISH, "closed": "Vi har stängt."}},
+        }
+    )
+    async with answered(told, now=CLOSED) as call:
+        call.line.press("2")
+        await call.replied("Vi har stängt.")
+
+
+async def test_a_language_has_its_voice_and_the_first_one_has_the_agents() -> None:
+    told = settings(
+        {**BILINGUAL, "languages": {"sv": {**SWEDISH, "voice": "astrid"}, "de": {"greeting": "Guten Tag."}}},
+        voice="hibari",
+    )
+    async with open_desk(told) as desk:
+        voices = {name: tongue.voice for name, tongue in desk.tongues.items()}
+    assert voices == {"en": "hibari", "sv": "astrid", "de": "hibari"}
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    (path,) = folder.iterdir()
+    return [line for line in map(json.loads, path.read_text().splitlines()) if line["event"] != "turn"]
+
+
+async def test_a_call_that_ends_in_the_middle_of_a_sentence_has_that_sentence_before_its_end(
+    tmp_path: Path,
+) -> None:
+    told = settings(
+        {"log": str(tmp_path)}, greeting="Good morning, you have reached the lamp shop of the harbour."
+    )
+    async with answered(told) as call:
+        await call.hears("reached")
+        await asyncio.sleep(0.8)
+    lines = log_of(tmp_path)
+    assert [line["event"] for line in lines] == ["began", "agent", "ended"]
+    assert lines[1]["interrupted"]
+    assert lines[1]["text"].startswith("Good morning")
+
+
+async def test_who_cuts_the_agent_short_is_written_after_what_was_cut(tmp_path: Path) -> None:
+    told = settings(
+        {"log": str(tmp_path), "keys": {"1": {"ask": "and my parcel"}}},
+        greeting="Good morning, you have reached the lamp shop of the harbour.",
+    )
+    async with answered(
+        told, replies=["That is a very long story which I shall tell you now.", "Soon."]
+    ) as call:
+        await call.hears("reached")
+        await asyncio.sleep(0.6)
+        call.ears.hear("wait a moment")
+        await call.hears("long story")
+        await asyncio.sleep(0.8)
+        call.line.press("1")
+        await call.replied("Soon.")
+    lines = log_of(tmp_path)
+    events = ["began", "agent", "caller", "agent", "key", "caller", "agent", "ended"]
+    assert [line["event"] for line in lines] == events
+    assert [line["interrupted"] for line in lines if line["event"] == "agent"] == [True, True, False]
+    assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
+
+
 async def test_what_was_said_is_written_down_with_no_telephone_number(tmp_path: Path) -> None:
     told = settings({"log": str(tmp_path / "calls"), "keys": {"1": {"ask": "and my number"}}})
     async with answered(told, replies=["It is 020 7946 0123."]) as call:
@@ -328,6 +501,19 @@ def test_the_bundled_desk_is_what_its_file_says() -> None:
     assert set(told.phone.desk.keys) == {"0", "1", "2", "*", "#"}
     assert told.phone.desk.languages == {}
     assert replace(told, llm=None).agent.greeting is None
+
+
+async def test_the_languages_in_the_documents_are_a_desk(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", Path("docs/phone.md").read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "bot.yaml").write_text(block, encoding="utf-8")
+    async with open_desk(load_settings(tmp_path / "bot.yaml", environ={})) as desk:
+        swedish = desk.tongues["sv"].desk
+    told = desk.settings.languages["sv"].model_dump()
+    assert (
+        set(told) == set(LanguageSettings.model_fields) == set(desk.settings.languages["sv"].model_fields_set)
+    )
+    assert swedish.hand_over.failed == "Ingen kan svara just nu."
+    assert swedish.keys["3"].ask == "var är mitt paket"
 
 
 async def test_a_file_that_names_folders_means_them_from_where_it_lies(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import wave
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from agent.desk.call_log import CallLog
 from agent.desk.hours import is_open
 from agent.desk.masking import masked, masked_number
 from agent.desk.patience import Patience, Say
@@ -24,6 +26,7 @@ from agent.desk.settings import (
     RecordingSettings,
     SilenceSettings,
 )
+from agent.line import CallInfo
 from agent.read_out import digit_by_digit
 from agent.role_log import AgentSaid, StateChanged, UserSaid
 from tts_plugin.audio import Pcm
@@ -91,6 +94,22 @@ def test_hours_that_cannot_be_meant_are_refused(hours: dict[str, str], hint: str
         ({"keys": {"1": {"stop_recording": True}}}, "there is none"),
         ({"limit": {"call_s": 30}}, "should be less than call_s"),
         ({"greting": "hello"}, "greting"),
+        ({"languages": {"en": {"greeting": "Hi."}}}, 'languages.en: "en" is the first language'),
+        ({"languages": {"sv": {"greeting": "Hej.", "hand_over": {"sya": "x"}}}}, "sya"),
+        ({"languages": {"sv": {"greeting": "Hej.", "after_s": 3}}}, "after_s"),
+        ({"languages": {"sv": {}}}, "greeting"),
+        (
+            {"silence": None, "languages": {"sv": {"greeting": "Hej.", "silence": {"goodbye": "Hej."}}}},
+            "languages.sv.silence: the desk has no silence",
+        ),
+        (
+            {
+                "keys": {"1": {"ask": "where"}},
+                "languages": {"sv": {"greeting": "Hej.", "asks": {"2": "var"}}},
+            },
+            'the key "2" asks nothing; these do: 1',
+        ),
+        ({"language": "de", "keys": {"1": {"language": "en"}}}, 'asks for the language "en"'),
     ],
 )
 def test_a_desk_that_cannot_be_meant_is_refused(desk: dict[str, object], hint: str) -> None:
@@ -104,6 +123,32 @@ def test_a_desk_can_be_told_everything() -> None:
     )
     assert desk.recording is not None
     assert desk.recording.consent == "This call is recorded."
+
+
+def test_a_desk_in_another_language_says_what_is_told_there_and_keeps_the_rest() -> None:
+    desk = DeskSettings.model_validate(
+        {
+            "keys": {"1": {"ask": "where"}, "2": {"ask": "when"}, "0": {"hand_over": True}},
+            "hand_over": {"to": "+15550100", "say": "One moment.", "failed": "Sorry."},
+            "silence": {"after_s": 7, "prompts": ["Hello?", "Anybody?"]},
+            "limit": None,
+            "languages": {
+                "sv": {
+                    "greeting": "Hej.",
+                    "hand_over": {"say": "Ett ögonblick."},
+                    "silence": {"prompts": ["Hallå?"]},
+                    "asks": {"1": "var"},
+                }
+            },
+        }
+    )
+    swedish = desk.spoken_in("sv")
+    assert desk.spoken_in("en") is desk
+    assert swedish.silence
+    assert (swedish.hand_over.say, swedish.hand_over.failed) == ("Ett ögonblick.", "Sorry.")
+    assert (swedish.hand_over.to, swedish.goodbye, swedish.limit) == ("+15550100", desk.goodbye, None)
+    assert (swedish.silence.after_s, swedish.silence.prompts) == (7, ("Hallå?",))
+    assert [swedish.keys[key].ask for key in "120"] == ["var", "when", None]
 
 
 # ---------------------------------------------------------------------------------- patience
@@ -154,6 +199,44 @@ def test_a_call_is_warned_of_its_end_once_and_then_ended() -> None:
     assert patience.due(1080.0) == Say("Soon.")
     assert patience.due(1081.0) is None
     assert patience.due(1100.0) == Say("Bye.", then_hang_up=True)
+
+
+def test_a_silence_goes_on_in_another_language() -> None:
+    patience = Patience(SILENCE, None, 0.0)
+    listening(patience, 0.0)
+    assert patience.due(10.0) == Say("Hello?")
+    patience.speak(SilenceSettings(after_s=10, prompts=("Hallå?", "Är du där?"), goodbye="Hej."), None)
+    assert patience.due(20.0) == Say("Är du där?")
+    assert patience.due(30.0) == Say("Hej.", then_hang_up=True)
+
+
+# ---------------------------------------------------------------------------------- the log
+async def test_a_logs_lines_are_in_the_order_of_the_conversation(tmp_path: Path) -> None:
+    path, now = tmp_path / "call.jsonl", at("2026-01-05", "09:00:00")
+    async with Scribe() as scribe:
+        log = CallLog(path, scribe, lambda: now)
+        log.began(CallInfo("CA0"))
+        log.show(AgentSaid(0, "Once", final=False, interrupted=False))
+        now += timedelta(seconds=2)
+        log.show(AgentSaid(0, "Once upon", final=False, interrupted=False))
+        log.note("key", does="HangUp")
+        log.show(UserSaid("stop", final=True))
+        await scribe.written()
+        assert path.read_text().count("\n") == 1
+        log.show(AgentSaid(0, "Once upon", final=True, interrupted=True))
+        log.show(AgentSaid(1, "Bye", final=False, interrupted=False))
+        log.note("recording_stopped")
+        log.ended("the caller hung up", 3.0)
+        log.show(AgentSaid(1, "Bye", final=True, interrupted=True))  # too late
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["event"], line["at"][17:19]) for line in lines] == [
+        ("began", "00"),
+        ("agent", "00"),
+        ("key", "02"),
+        ("caller", "02"),
+        ("recording_stopped", "02"),
+        ("ended", "02"),
+    ]
 
 
 # ----------------------------------------------------------------------------------- masking

@@ -19,10 +19,12 @@ PAGE = (Path(__file__).parents[1] / "docs" / "openai.md").read_text(encoding="ut
 
 async def test_the_example_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(
+        tmp_path
+    )  # before the server looks for ./voices, which it would lose when it looks again
     async with running(settings_of(engine={"voice": "hibari"})) as port:
         code = block.replace("127.0.0.1:8081", f"127.0.0.1:{port}")
         assert code != block
-        monkeypatch.chdir(tmp_path)
         names: dict[str, object] = {}
         await asyncio.to_thread(exec, compile(code + "client.close()\n", "docs/openai.md", "exec"), names)
     with wave.open(str(tmp_path / "out.wav")) as file:

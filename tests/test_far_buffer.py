@@ -77,6 +77,20 @@ def test_never_more_than_the_lead_is_at_the_far_end_and_all_of_it_arrives_in_who
     assert line.finished == [(1.0, False)]
 
 
+def test_late_ticks_send_a_block_each_and_the_first_s_lateness_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    line = Line()
+    line.far.playout.put(ramp(4.0))
+    began_s = line.now_s
+    counts = []
+    for tick in range(180):
+        due_s = began_s + tick * BLOCK_S
+        line.now_s = due_s + (0.018 if tick == 0 else rng.uniform(0, 0.018))
+        counts.append(len(line.far.tick(due_s)))
+    assert counts[0] == round(LEAD_S / BLOCK_S)
+    assert set(counts[1:]) == {1}
+
+
 def test_heard_follows_the_marks_and_not_what_was_sent() -> None:
     line = Line(lag_s=0.1)
     line.far.playout.put(ramp(2.0))

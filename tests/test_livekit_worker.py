@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 import psutil
 import pytest
 from livekit.protocol.agent_pb import agent_session as console
+from livekit.protocol.room import RoomParticipantIdentity
 
 from agent.bench.caller import spoken
 from agent.config import load_settings
@@ -245,11 +247,21 @@ def port_of(process: psutil.Process) -> int:
 
 @pytest.mark.ears
 async def test_two_jobs_share_one_engine_server_which_when_killed_is_back_at_its_url(tmp_path: Path) -> None:
+    """There are places for two, a third caller is refused; the worker tells of both calls."""
     (question,) = await spoken(("When are you open?",), 16_000)
     judge = new_recogniser(None)
+    with listen("127.0.0.1", 0) as free:
+        metrics_port = free.getsockname()[1]
+    config = tmp_path / "two.yaml"
+    config.write_text(f"phone: {{max_calls: 2, metrics_port: {metrics_port}}}\n")
     try:
         async with stub_server() as server:
-            account = {"LIVEKIT_URL": server.url, "LIVEKIT_API_KEY": KEY, "LIVEKIT_API_SECRET": SECRET}
+            account = {
+                "LIVEKIT_URL": server.url,
+                "LIVEKIT_API_KEY": KEY,
+                "LIVEKIT_API_SECRET": SECRET,
+                "SPARKVOICE_CONFIG": str(config),
+            }
             async with a_process(tmp_path, "-m", "agent.worker", "dev", **account) as worker:
                 async with asyncio.timeout(60):
                     await server.registered.wait()
@@ -266,6 +278,18 @@ async def test_two_jobs_share_one_engine_server_which_when_killed_is_back_at_its
                 greeted = [await said_after(lambda room=room: ear(room), 0) for room in rooms]  # type: ignore[misc]
                 for room in rooms:
                     assert "this is harbo" in await words(judge, ear(room))
+
+                server.add(StubRoom("three", kind=KIND.SIP, attributes=TELEPHONE))
+                await server.dispatch("three")
+                async with asyncio.timeout(20):
+                    while not server.asked:
+                        await asyncio.sleep(0.1)
+                assert server.refused == [("three", False)]
+                assert server.asked == [RoomParticipantIdentity(room="three", identity="caller")]
+                told = await metrics(metrics_port)
+                assert 'sparkvoice_calls_active{transport="livekit"} 2.0' in told
+                assert 'sparkvoice_first_word_seconds_count{transport="livekit"} 2.0' in told
+                assert 'sparkvoice_calls_refused_total{transport="livekit"} 1.0' in told
 
                 killed = engine_of(worker.pid)
                 assert killed is not None
@@ -285,5 +309,11 @@ async def test_two_jobs_share_one_engine_server_which_when_killed_is_back_at_its
                     await room.leave()
                     async with asyncio.timeout(30):
                         await room.agent_left.wait()
+                assert 'sparkvoice_call_seconds_count{transport="livekit"} 2.0' in await metrics(metrics_port)
     finally:
         await judge.aclose()
+
+
+async def metrics(port: int) -> str:
+    async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/metrics") as response:
+        return await response.text()

@@ -205,6 +205,51 @@ async def test_pause_and_resume_are_passed_on_once_each() -> None:
     assert sink.controls == [Control.PAUSE, Control.RESUME]
 
 
+async def test_a_position_is_waited_for_until_it_is_handed_out_and_a_pause_holds_it() -> None:
+    sink = Sink()
+    reached = asyncio.create_task(sink.output.heard(0, 0.3))
+    await asyncio.sleep(0)  # waits before the first frame
+    await sink.say(tone(0.5))
+    sink.play(0.2)
+    sink.output.pause()
+    sink.play(0.5)
+    await asyncio.sleep(0)
+    sink.output.resume()
+    sink.play(0.08)
+    await asyncio.sleep(0)
+    assert not reached.done()
+    sink.play(0.04)
+    assert await asyncio.wait_for(reached, 1)
+
+
+async def test_a_position_that_never_comes_is_waited_for_until_the_segment_is_over() -> None:
+    sink = Sink()
+    await sink.say(tone(0.2))
+    sink.output.flush()
+    beyond = asyncio.create_task(sink.output.heard(0, 9.0))
+    sink.play(0.2)
+    assert await asyncio.wait_for(beyond, 1)
+    assert await sink.output.heard(0, 9.0)  # also asked later
+
+
+async def test_of_a_segment_that_is_cut_the_rest_is_not_heard() -> None:
+    sink = Sink()
+    await sink.say(tone(0.5))
+    sink.play(0.2)
+    assert await sink.output.heard(0, 0.1)
+    beyond = asyncio.create_task(sink.output.heard(0, 0.3))
+    await asyncio.sleep(0)
+    sink.output.clear_buffer()
+    sink.output.flush()
+    assert not await asyncio.wait_for(beyond, 1)
+    later = asyncio.create_task(sink.output.heard(1, 0.1))
+    await sink.say(tone(0.2))
+    await asyncio.sleep(0)
+    assert not later.done()
+    sink.play(0.2)
+    assert await asyncio.wait_for(later, 1)
+
+
 async def test_the_input_gives_frames_in_order_and_ends_when_closed() -> None:
     source = QueueInput(16000)
     source.push(np.full(320, 1, dtype=np.int16))

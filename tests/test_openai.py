@@ -22,6 +22,7 @@ from tts_plugin.audio import level_dbfs, samples_of
 from tts_plugin.engines.tone import ToneEngine
 from tts_plugin.errors import EngineUnavailable, NotInstalled, Overloaded, SynthesisFailed, TTSError
 from tts_plugin.server.encoders import FORMATS, Format
+from tts_plugin.server.stream import Limits
 
 TEXT = "The ferry leaves at nine. Please bring a coat, it can be windy."
 ASK: dict[str, Any] = {"model": "tone", "voice": "tone", "input": TEXT, "response_format": "pcm"}
@@ -267,6 +268,36 @@ async def test_a_body_without_end_is_refused_before_it_has_come() -> None:
     async with running(settings_of(engine={"voice": "tone", "max_text_chars": 100})) as port:
         answer = await post(port, b"x" * 200_000)
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+
+
+async def test_a_body_that_trickles_is_refused_in_time_and_its_connection_closed() -> None:
+    async with running(TONE, limits=Limits(body_s=0.3)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n")
+        reading = asyncio.create_task(reader.read())  # to the end of the connection
+        async with asyncio.timeout(WAIT_S):
+            while not reading.done():
+                writer.write(b" ")  # and no pause in which a server could lose its patience
+                await asyncio.sleep(0.02)
+        writer.transport.abort()
+    answer = answered(await reading)
+    assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+
+
+async def test_requests_at_once_are_limited_those_included_whose_body_does_not_come() -> None:
+    settings = settings_of(engine={"voice": "tone"}, server={"max_connections": 2})
+    half: dict[str, str] = {"Content-Length": "1000"}
+    async with running(settings) as port:
+        async with posted(port, b"{", **half), posted(port, b"{", **half):
+            async with asyncio.timeout(WAIT_S):
+                while (refused := await post(port, ASK)).status == 200:  # they have not been taken up yet
+                    await asyncio.sleep(0.005)
+            assert (refused.status, refused.error["code"]) == (429, "overloaded")
+            assert refused.headers["retry-after"] == "1"
+            assert (await get(port, "/healthz"))[0] == 200
+        async with asyncio.timeout(WAIT_S):
+            while (await post(port, ASK)).status != 200:  # the two have left
+                await asyncio.sleep(0.005)
 
 
 async def test_text_of_another_language_is_told_of(tmp_path: Path) -> None:

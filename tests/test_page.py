@@ -300,6 +300,47 @@ async def test_a_window_that_turns_keeps_the_last_words_in_sight(quiet_mic: Path
         assert await log.evaluate("(log) => log.scrollTop") == 0
 
 
+async def test_what_moves_the_end_before_the_event_of_a_scroll_changes_nothing_for_the_reader(
+    quiet_mic: Path,
+) -> None:
+    async with a_desk(mic=quiet_mic) as desk:
+        await desk.page.evaluate(
+            """async () => {
+                const {Captions} = await import("/captions.js");
+                const log = document.getElementById("log");
+                const captions = new Captions(log, document.getElementById("empty"));
+                let said = 0;
+                window.say = () => captions.show({id: said++, role: "agent", text: "word ".repeat(150)});
+                window.painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+                for (let n = 0; n < 9; n++) say();
+                await painted();
+            }"""
+        )
+        hidden = """async () => {
+            await painted(); await painted();
+            const log = document.getElementById("log");
+            return log.scrollHeight - log.scrollTop - log.clientHeight;
+        }"""
+        # words scroll to the end; before that is told, the window is narrower, then wider
+        for width in ("250px", "", "320px"):
+            await desk.page.evaluate("w => { say(); document.getElementById('log').style.width = w; }", width)
+            assert await desk.page.evaluate(hidden) < 2, width
+        # the reader goes up; before that is told, words come, or the window turns
+        for then in ("say()", "log.style.width = '250px'", "log.style.height = '200px'"):
+            top = await desk.page.evaluate(
+                f"""async () => {{
+                    const log = document.getElementById("log");
+                    log.scrollTop = log.scrollHeight;
+                    await painted(); await painted();
+                    log.scrollTop = 0;
+                    {then};
+                    await painted(); await painted();
+                    return log.scrollTop;
+                }}"""
+            )
+            assert top == 0, then
+
+
 async def test_a_busy_agent_is_asked_again_and_then_said_to_be_busy(quiet_mic: Path) -> None:
     async with a_desk(mic=quiet_mic, doors=Doors(max_calls=1)) as desk:
         await desk.call()

@@ -11,11 +11,12 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from livekit.agents import Agent, llm
+from livekit.agents import llm
 
 from agent.assistant import Assistant
 from agent.calls import Calls
 from agent.config import AgentSettings
+from agent.heard import HeardAgent
 from agent.line import Line, MediaLine
 from agent.media_io import Control
 from agent.phone import Answer, Receptionist, if_free
@@ -154,9 +155,11 @@ async def test_the_far_end_is_never_far_behind_and_hears_every_sample(kind: Kind
     async with a_talk(kind) as talk:
         talk.conversation.say(REPLY)
         await until(lambda: talk.said)
-        await asyncio.sleep(0.2)
+        whole_s = len(REPLY) * S_PER_CHAR
+        await until(lambda: heard_s(talk.call) > whole_s - 0.06)
+        await asyncio.sleep(0.2)  # nothing more comes
         assert max(talk.call.far.waiting_s) <= 0.2 + 0.02
-        assert heard_s(talk.call) == pytest.approx(len(REPLY) * S_PER_CHAR, abs=0.06)
+        assert heard_s(talk.call) == pytest.approx(whole_s, abs=0.06)
         assert talk.call.far.cleared_s == []
 
 
@@ -169,9 +172,10 @@ class Bot:
     events: list[Event] = field(default_factory=list)
     attended: asyncio.Event = field(default_factory=asyncio.Event)
     left: bool = False
+    ends: int = 0
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> HeardAgent:
         return Assistant(AgentSettings(greeting="Good morning to you."))
 
     def show(self, event: Event) -> None:
@@ -183,6 +187,10 @@ class Bot:
             await asyncio.Event().wait()
         finally:
             self.left = True
+
+    def over(self) -> None:
+        assert self.left
+        self.ends += 1
 
 
 def receptionist(calls: Calls, bots: list[Bot], *, voice: str | None = "tone") -> Receptionist:
@@ -207,6 +215,7 @@ async def test_a_caller_is_greeted_by_the_bot_of_the_line_until_one_hangs_up(kin
         bots[0].line.hang_up("said good-bye")
         await asyncio.wait_for(far.closed.wait(), 5)
         assert bots[0].left
+        await until(lambda: bots[0].ends == 1)
         assert far.breaches == []
     text = calls.exposition().decode()
     assert f'sparkvoice_first_word_seconds_count{{transport="{kind}"}} 1.0' in text

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -91,10 +92,21 @@ async def test_a_caller_is_greeted_over_twilio_and_ctrl_c_ends_the_call_and_ever
 @pytest.mark.parametrize(
     ("words", "environ", "complaint"),
     [
-        ([], {}, "nobody can call: set SPARKVOICE_PLIVO_AUTH_TOKEN or .*--audiosocket PORT"),
+        ([], {}, "nobody can call: set SPARKVOICE_TWILIO_AUTH_TOKEN or .*--audiosocket PORT"),
         ([], {"SPARKVOICE_TWILIO_AUTH_TOKEN": "x"}, "phone.public_url is not set"),
         (["--unsigned", "--host", "0.0.0.0"], {}, "phone.unsigned is for loopback hosts"),
-        (["--public-url", "phone.example.org"], {}, "phone.public_url"),
+        (["--public-url", "phone.example.org"], {}, "phone.public_url.* should be like https://phone.ex"),
+        (["--public-url", "https://x.org/bot"], {}, "should be like https://.*, without a path"),
+        (
+            ["--unsigned", "--port", "0", "--audiosocket", "TAKEN"],
+            {},
+            r"cannot listen on port \d+ .* with --audiosocket",
+        ),
+        (
+            ["--port", "0", "--audiosocket", "0", "--host", "0.0.0.0"],
+            {},
+            r"in phone\.asterisks",
+        ),
     ],
 )
 def test_open_doors_and_no_doors_are_one_line_that_says_what_to_do(
@@ -105,8 +117,15 @@ def test_open_doors_and_no_doors_are_one_line_that_says_what_to_do(
             monkeypatch.delenv(name)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=complaint):
-        main(words)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = [str(taken.getsockname()[1]) if word == "TAKEN" else word for word in words]
+        with pytest.raises(ConfigError, match=complaint):  # before an engine or a recogniser is loaded
+            main(words)
+
+
+def test_a_public_address_may_be_pasted_with_its_slash() -> None:
+    told = load_settings(phone={"public_url": "https://phone.example.org/"}, environ={})
+    assert told.phone.public_url == "https://phone.example.org"
 
 
 def test_the_bundled_file_shows_every_phone_setting_and_holds_exactly_the_defaults() -> None:
@@ -142,5 +161,8 @@ def test_only_doors_that_open_are_printed() -> None:
         "Sparkvoice: Plivo calls POST https://phone.example.org/plivo/voice",
         "Sparkvoice: listening at http://127.0.0.1:8090, at most 8 calls (Ctrl-C ends)",
     ]
+    nobody = load_settings(environ={}, phone={"public_url": "https://phone.example.org"}).phone
+    hint = ways_in(nobody, 8090, 9092, carriers(nobody), PhoneDoors(nobody.public_url))[0]
+    assert hint.startswith("Sparkvoice: no carrier can call: set SPARKVOICE_TWILIO_AUTH_TOKEN or ")
     everyone = ways_in(phone, 8090, 9092, carriers(phone), PhoneDoors(unsigned=True))
     assert [line.split()[1] for line in everyone] == ["Twilio", "Telnyx", "Plivo", "Asterisk", "listening"]

@@ -221,6 +221,50 @@ async def test_a_webhook_sent_again_takes_no_second_place() -> None:
     assert calls.taken == 0
 
 
+async def test_a_webhook_sent_again_in_the_call_shares_its_place_and_the_new_stream_takes_over(
+    kind: Kind,
+) -> None:
+    desk, calls = Desk(), Calls(max_calls=1)
+    other = {**MANNERS[kind].form, "CallUUID" if kind == "plivo" else "CallSid": "another"}
+    async with office(kind, desk, calls) as place:
+        async with place.dialled() as first:
+            await desk.line()
+            media, token = await place.invited()
+            assert calls.taken == 1
+            assert place.manners.busy in (await place.ring(other))[1]
+            async with place.streamed(media, token) as second:
+                await asyncio.wait_for(first.closed.wait(), 5)
+                assert await desk.until(lambda: desk.over) == ["the call goes on in another stream"]
+                await second.press("7")
+                pressed: list[str] = []
+                desk.lines[-1].on_digit(pressed.append)
+                await until(lambda: pressed == ["7"])
+                assert (len(desk.lines), calls.taken, place.rest) == (2, 1, [])  # nobody was hung up
+        await until(lambda: calls.taken == 0)
+    assert desk.over[1:] == ["the caller hung up"]
+
+
+async def test_a_webhook_sent_again_may_say_more_of_the_call_than_the_first() -> None:
+    calls = Calls(max_calls=1)
+    async with office("twilio", Desk(), calls) as place:
+        _, first = await place.invited()
+        _, second = await place.invited({**place.manners.form, "From": ""})
+        assert await refused(place, start_of(place, first)) == POLICY
+        assert calls.taken == 1
+        assert second != first
+
+
+def test_a_call_that_asks_twice_has_one_place_until_both_are_given_back() -> None:
+    calls = Calls(max_calls=1)
+    first, again = calls.place("twilio", "CA0"), calls.place("twilio", "CA0")
+    first.give_back()
+    first.give_back()
+    with pytest.raises(Overloaded):
+        calls.place("telnyx", "CA0")  # another carrier's call of that name
+    again.give_back()
+    assert calls.taken == 0
+
+
 def test_a_place_is_given_back_once() -> None:
     calls = Calls(max_calls=1)
     place = calls.place("twilio")
@@ -401,6 +445,46 @@ async def test_a_call_is_handed_over(kind: Kind) -> None:
             document = form["Twiml" if kind == "twilio" else "Texml"]
         (dial,) = ElementTree.fromstring(document)
         assert (dial.tag, dial[0].tag, dial[0].text) == ("Dial", "Number", "+15550123")
+
+
+async def test_a_stop_before_the_answer_to_a_handover_is_the_handover(kind: Kind) -> None:
+    async with a_call(kind) as (place, desk, line, far):
+        place.rest_answers.clear()
+        handing_over = asyncio.create_task(line.transfer("+15550123"))
+        await until(lambda: place.rest)
+        await far.hang_up()  # until the server has read that
+        assert desk.over == []
+        place.rest_answers.set()
+        await handing_over
+        assert await desk.until(lambda: desk.over) == ["handed over"]
+    assert len(place.rest) == 1
+
+
+async def test_a_caller_who_hangs_up_while_a_handover_is_refused_has_hung_up(kind: Kind) -> None:
+    async with a_call(kind) as (place, desk, line, far):
+        place.rest_answers.clear()
+        place.rest_status = 404
+        handing_over = asyncio.create_task(line.transfer("+15550123"))
+        await until(lambda: place.rest)
+        await far.hang_up()
+        place.rest_answers.set()
+        with pytest.raises(TransferFailed, match="it answered 404"):
+            await handing_over
+        assert await desk.until(lambda: desk.over) == ["the caller hung up"]
+        with pytest.raises(TransferFailed, match="the call is over: the caller hung up"):
+            await line.transfer("+15550123")
+    assert len(place.rest) == 1
+
+
+async def test_a_stop_before_the_answer_to_a_hang_up_is_the_agents(kind: Kind) -> None:
+    async with a_call(kind) as (place, desk, line, far):
+        place.rest_answers.clear()
+        line.hang_up("that was all")
+        await until(lambda: place.rest)
+        await far.hang_up()
+        place.rest_answers.set()
+        assert await desk.until(lambda: desk.over) == ["that was all"]
+        assert await line.ended() == "that was all"
 
 
 async def test_a_sip_address_can_be_dialled_too() -> None:

@@ -56,3 +56,17 @@ def test_sound_that_comes_just_in_time_is_no_underrun(playing: Playing, hand: Ha
     hand.now_s += 0.5
     playing.add(0.5)
     assert playing.underruns == 0
+
+
+def test_who_did_not_ask_has_not_waited(playing: Playing, hand: Hand) -> None:
+    playing.asked()
+    assert playing.dry_at_s is None, "before the first sound there is nothing to run out of"
+    playing.add(0.5)
+    hand.now_s += 0.2
+    playing.asked()
+    assert playing.dry_at_s == pytest.approx(100.5), "it has audio yet"
+    hand.now_s += 10
+    playing.asked()
+    hand.now_s += 0.1
+    assert playing.dry_at_s == pytest.approx(110.2)
+    assert playing.buffered_s == 0.0

@@ -115,6 +115,21 @@ def test_clear_fades_to_silence_within_5_ms(playout: Playout, log: Log) -> None:
     assert not read(playout, 5).any()
 
 
+def test_without_tails_a_cut_is_silent_with_the_next_sample_and_a_resume_fades_in() -> None:
+    playout = Playout(RATE, tails=False)
+    playout.put(np.full(RATE, 8000, np.int16))
+    assert playout.read(BLOCK).all()
+    playout.pause()
+    assert not playout.read(BLOCK).any()
+    playout.resume()
+    again = playout.read(BLOCK)
+    assert 0 <= again[0] < 200
+    assert again[-1] == 8000
+    assert playout.heard_s == pytest.approx(2 * BLOCK / RATE)
+    playout.clear()
+    assert not playout.read(BLOCK).any()
+
+
 def test_clear_drops_every_utterance_and_finishes_each(playout: Playout, log: Log) -> None:
     playout.put(ramp(1000))
     playout.end()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,18 @@ from agent.session import Conversation, Seat, build_session, converse
 from agent.transports.room import RATE
 from agent.transports.switchboard import Outbound, address_of
 from agent.worker import talk
-from tests.fakes_livekit import S_PER_CHAR, Engine, ScriptLLM, ScriptSTT, ScriptVAD, WordTTS, spoken_by
+from tests.fakes_livekit import (
+    S_PER_CHAR,
+    TONE,
+    Audible,
+    Engine,
+    ScriptLLM,
+    ScriptSTT,
+    ScriptVAD,
+    WordTTS,
+    one_word_around,
+    spoken_by,
+)
 from tests.far_room import Parties, a_room_call
 from tests.stub_livekit import Ear, Refusal, StubRoom, StubServer
 from tts_plugin.audio import Pcm, level_dbfs, silence
@@ -40,7 +51,6 @@ GREETING = "Hello there."
 REPLY = "The ferry to the island leaves at nine every morning and takes two hours to cross."
 FAR_RATE = 48_000
 LOUD_DBFS = -40.0
-TONE = 9000  # its amplitude
 DIAL = Outbound("+15550123", "ST_out", shown="+15550100")
 REASON = models.DisconnectReason
 
@@ -71,17 +81,6 @@ async def a_talk(parties: Parties, greeting: str = "") -> AsyncIterator[Talk]:
         yield Talk(parties, conversation, voice.engine, vad, ears)
 
 
-class Audible(Engine):
-    """Speaks in a tone: Opus takes the fakes' own voice for a direct current."""
-
-    async def speak(self, text: str, start: int) -> AsyncGenerator[Pcm]:
-        async with aclosing(super().speak(text, start)) as chunks:
-            async for pcm in chunks:
-                times = np.arange(start, start + len(pcm)) / RATE
-                start += len(pcm)
-                yield (TONE * np.sin(2 * np.pi * 400 * times)).astype(np.int16)
-
-
 async def until(true: Callable[[], object], within_s: float = 10.0) -> None:
     async with asyncio.timeout(within_s):
         while not true():
@@ -95,14 +94,6 @@ def sounding(ear: Ear) -> list[int]:
 
 def sounding_s(ear: Ear) -> float:
     return len(sounding(ear)) * 0.02
-
-
-def told_no_more_than(heard: str, text: str) -> bool:
-    """Whether `text` begins REPLY, with at most the word after what was `heard`, and at most two whole words
-    behind: LiveKit's synchronizer passes a word on in the middle of its time and counts it at its end."""
-    kept = text.split()
-    began, whole = len(heard.split()), len(heard.split(" ")) - 1
-    return REPLY.split()[: len(kept)] == kept and whole - 2 <= len(kept) <= began + 1
 
 
 def has_sounded(ear: Ear, seconds: float) -> bool:
@@ -231,7 +222,7 @@ async def test_ten_interruptions_silence_the_far_end_and_the_history_is_what_was
                     text = said(one.conversation)[-1].text_content or ""
                     histories.append((text, spoken_by(REPLY, tone_s(ear) - told_s)))
     assert sorted(late_s)[8] <= 0.15, late_s
-    assert all(told_no_more_than(heard, text) for text, heard in histories), histories
+    assert all(one_word_around(REPLY, heard, text) for text, heard in histories), histories
 
 
 async def test_a_sound_mutes_the_far_end_and_without_words_the_whole_sentence_is_said() -> None:
@@ -319,6 +310,22 @@ async def test_a_call_that_is_handed_over_is_over_here_and_one_that_is_refused_s
     asked = parties.server.asked[1]
     assert isinstance(asked, sip.TransferSIPParticipantRequest)
     assert (asked.transfer_to, asked.participant_identity) == ("tel:+15550199", "caller")
+
+
+async def test_a_telephone_that_leaves_before_the_answer_to_a_handover_was_handed_over() -> None:
+    async with a_room_call() as parties:
+        async with asyncio.timeout(10):
+            assert await parties.call.connected()
+            parties.server.answers.clear()
+            handing_over = asyncio.create_task(parties.call.transfer("+15550199"))
+            await until(lambda: parties.server.asked)
+            identity = parties.call.identity
+            await parties.stub.leave(REASON.CLIENT_INITIATED)
+            await until(lambda: identity not in parties.call.room.remote_participants)
+            assert await is_going_on(parties.call)
+            parties.server.answers.set()
+            await handing_over
+            assert await parties.call.ended() == "handed over"
 
 
 async def is_going_on(call: Line) -> bool:

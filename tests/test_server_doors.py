@@ -26,7 +26,8 @@ from tts_plugin import wire
 from tts_plugin.config import ServerSettings
 from tts_plugin.engine import Engine
 from tts_plugin.engines.tone import ToneEngine
-from tts_plugin.errors import ConfigError, EngineUnavailable
+from tts_plugin.errors import ConfigError, EngineUnavailable, Overloaded
+from tts_plugin.link import Address, open_socket
 from tts_plugin.server.app import create_app
 from tts_plugin.server.auth import refusal_of
 from tts_plugin.server.run import listen_for, serve
@@ -150,6 +151,10 @@ async def test_connections_are_limited() -> None:
             assert refused.value.response.status_code == 503
             body = json.loads(refused.value.response.body or b"")
             assert (body["error"]["code"], body["error"]["retryable"]) == ("overloaded", True)
+            assert refused.value.response.headers["Retry-After"] == "1"
+            with pytest.raises(Overloaded) as told:
+                await open_socket(Address(f"http://127.0.0.1:{port}"))
+            assert told.value.retry_after_s == 1
         await asyncio.sleep(0.05)
         async with client(port):
             pass

@@ -187,18 +187,46 @@ async def test_interrupted_before_the_first_audio_leaves_no_history() -> None:
         assert one.of(AgentSaid) == []
 
 
-async def test_a_turn_cut_within_its_first_word_takes_its_caption_back() -> None:
+async def test_a_turn_cut_in_the_middle_of_its_first_word_stands_in_the_history_as_it_was_captioned() -> None:
     async with call([SHORT]) as one:
         handle = one.conversation.say("Congratulations are in order.")
         await until(lambda: one.of(AgentSaid))
+        assert one.far_end.sounding_s >= len("Congratulations ") / 2 * S_PER_CHAR
         await asyncio.wait_for(one.conversation.interrupt(), 1)
         await asyncio.wait_for(handle.wait_for_playout(), 1)
         await until(lambda: any(event.final for event in one.of(AgentSaid)), 1)
-        assert one.of(AgentSaid)[-1] == AgentSaid(0, "", final=True, interrupted=True)
-        assert one.said == []
+        assert one.of(AgentSaid)[-1] == AgentSaid(0, "Congratulations", final=True, interrupted=True)
+        assert [message.text_content for message in one.said] == ["Congratulations "]
         await one.conversation.say(SHORT)
         await until(lambda: one.of(AgentSaid)[-1].turn == 1)
         assert all(SHORT.startswith(event.text) for event in one.of(AgentSaid) if event.turn == 1)
+
+
+async def test_a_turn_cut_at_the_begin_of_its_first_word_leaves_neither_history_nor_caption() -> None:
+    async with call([SHORT]) as one:
+        handle = one.conversation.say("Congratulations are in order.")
+        await until(lambda: one.far_end.sounding_s)
+        await asyncio.wait_for(one.conversation.interrupt(), 1)
+        assert one.far_end.sounding_s < len("Congratulations ") / 2 * S_PER_CHAR
+        await asyncio.wait_for(handle.wait_for_playout(), 1)
+        assert one.said == []
+        assert one.of(AgentSaid) == []
+
+
+async def test_ten_cuts_at_any_place_leave_what_was_heard_to_half_a_word() -> None:
+    async with call() as one:
+        for number in range(10):
+            before_s = one.far_end.sounding_s
+            handle = one.conversation.say(REPLY)
+            wanted_s = before_s + 0.3 + 0.17 * number
+            await until(lambda wanted_s=wanted_s: one.far_end.sounding_s >= wanted_s)  # type: ignore[misc]
+            await asyncio.wait_for(one.conversation.interrupt(), 1)
+            await asyncio.wait_for(handle.wait_for_playout(), 1)
+            heard = spoken_by(REPLY, one.far_end.sounding_s - before_s)
+            text = one.said[-1].text_content or ""
+            assert REPLY.startswith(text)
+            begun, whole = len(heard.split()), len(heard.split(" ")) - 1
+            assert whole <= len(text.split()) <= begun, (text, heard)
 
 
 async def test_interrupted_in_the_middle_the_history_is_what_was_heard() -> None:

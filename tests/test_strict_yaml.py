@@ -127,6 +127,7 @@ class Outer(BaseModel):
     name: str
     inner: Inner = Inner()
     many: tuple[int, ...] = ()
+    by_key: dict[str, Inner] = {}
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,10 @@ class Outer(BaseModel):
         ("inner: {}\n", '1: missing key "name"'),
         ("name: x\nmany:\n- 1\n- two\n", "4: many.1 should be a valid integer, not "),
         ("name: x\ninner: 3\n", "2: inner should be an object, not 3"),
+        (
+            "name: x\nby_key:\n  '1': {gian_db: 3}\n",
+            '3: unknown key "by_key.1.gian_db"; did you mean "gain_db"?',
+        ),
         ("nmae: x\n", '1: unknown key "nmae"; did you mean "name"?'),
     ],
 )

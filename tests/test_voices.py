@@ -271,6 +271,20 @@ def test_a_deployments_registry_is_its_folders_then_the_bundled_voices(tmp_path:
     assert voices.problems == ()
 
 
+def test_a_registrys_folders_stay_where_they_were_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine", "ava")
+    monkeypatch.chdir(tmp_path)
+    voices = open_registry(EngineSettings(voices=(Path("mine"),)), ENGINES)
+    monkeypatch.chdir("/")
+    voices.refresh()
+    assert "ava" in ids(voices)
+    assert "hibari" in ids(voices)
+    assert voices.problems == ()
+
+
 def test_voices_can_be_read_out_of_a_zip(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "v.zip", "w") as archive:
         archive.writestr("voices/ava.yaml", GOOD.format(id="ava"))

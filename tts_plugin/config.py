@@ -67,7 +67,7 @@ class LatencySettings(Section):
     windows wait for, once the sound already made covers the wait."""
 
     low: WindowSettings = WindowSettings(first=6, ahead=4)
-    balanced: WindowSettings = WindowSettings(first=8, ahead=8)
+    balanced: WindowSettings = WindowSettings(first=6, ahead=8)
     quality: WindowSettings = WindowSettings(first=16, ahead=32)
     settled: Annotated[int, Field(ge=0, le=67)] = 16
 
@@ -157,7 +157,8 @@ class EngineSettings(Section):
 class ServerSettings(Section):
     """The engine server's doors.
 
-    port: 0 takes a free one. token: asked of every client if set. max_contexts: per connection.
+    port: 0 takes a free one. token: asked of every client if set. max_connections: websockets at once, and
+    as many requests for speech. max_contexts: per connection.
     origins: browser origins let in besides the server's own. max_waiting: turns of an engine that wait
     while it speaks as many as it can; max_wait_s: for how long, then they are refused.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import threading
@@ -11,15 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from tts_plugin.errors import EngineUnavailable
+from tts_plugin.worker import answer_of, closed, contained
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 # when it is due, the order among like ones, its result; Any: of calls of every kind
 _Waiting = tuple[float, int, Future[Any], Callable[[], Any]]
-
-_CLOSED = "this engine is closed: open another one"
 
 
 class Crew:
@@ -39,20 +36,13 @@ class Crew:
         """Run `call` before all that wait with a later `due_s`, of like ones the first come; its result or
         its exception. EngineUnavailable for a call that comes after `close`, or waits then."""
         future: Future[T] = Future()
-        bound = partial(call, *args, **kwargs)
         with self._guard:
             if self._closed:
-                raise EngineUnavailable(_CLOSED)
-            waiting: _Waiting = (due_s, next(self._order), future, bound)
+                raise closed()
+            waiting: _Waiting = (due_s, next(self._order), future, partial(call, *args, **kwargs))
             heapq.heappush(self._waiting, waiting)
         self._threads.submit(self._take)  # whoever comes to it takes the most urgent, not this one
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise EngineUnavailable(_CLOSED) from None  # the waiting call was dropped, not who waits
-            raise
+        return await answer_of(future, lambda: self._closed)
 
     def close(self) -> None:
         """Drop the calls that wait and let the threads end; does not block."""
@@ -72,10 +62,6 @@ class Crew:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(call())
+            future.set_result(contained(call))
         except Exception as error:
             future.set_exception(error)
-        except BaseException as end:  # a SystemExit of some library would otherwise leave its caller waiting
-            failed = EngineUnavailable(f"the worker's call ended in {type(end).__name__}; try again")
-            failed.__cause__ = end
-            future.set_exception(failed)

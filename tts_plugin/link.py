@@ -158,7 +158,10 @@ async def open_socket(address: Address) -> ClientConnection:
                 f"the engine server at {address.url} refused the token ({status}): set SPARKVOICE_TOKEN"
             ) from None
         if status in (429, 503):
-            raise Overloaded(f"the engine server at {address.url} takes no more connections") from None
+            raise Overloaded(
+                f"the engine server at {address.url} takes no more connections",
+                _retry_after_s(refused.response.headers.get("Retry-After", "")),
+            ) from None
         raise EngineUnavailable(f"the engine server at {address.url} answered {status}") from None
     except InvalidURI as wrong:
         raise ConfigError(f'"{address.url}" is no engine server: give http://HOST:PORT') from wrong
@@ -167,3 +170,8 @@ async def open_socket(address: Address) -> ClientConnection:
             f"no engine server at {address.url} ({down or type(down).__name__}): "
             "start it with `sparkvoice serve`"
         ) from down
+
+
+def _retry_after_s(header: str) -> float | None:
+    """What a server advises; None for nothing, and for a date."""
+    return float(header) if header.isascii() and header.isdigit() else None

@@ -7,8 +7,9 @@ import socket
 from tts_plugin.errors import ConfigError
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The listening socket (port 0 takes a free one), or ConfigError that says what to do."""
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """The listening socket (port 0 takes a free one), or ConfigError that says what to do. option: of the
+    command line, which chooses the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=128)
@@ -17,5 +18,5 @@ def listen(host: str, port: int) -> socket.socket:
         reason = (getattr(error, "strerror", None) or str(error)).partition(" (while ")[0]
         raise ConfigError(
             f"cannot listen on port {port} of {host}: {reason}; "
-            "choose another with --port (0 takes a free one)"
+            f"choose another with {option} (0 takes a free one)"
         ) from error

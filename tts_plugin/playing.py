@@ -32,6 +32,12 @@ class Playing:
             self.underruns += 1
         self._dry_at_s = max(now_s, self._dry_at_s or now_s) + seconds
 
+    def asked(self) -> None:
+        """The next audio is asked for now. A listener who ran dry while the reader did not read, or while
+        there was no text to speak, waits for sound since now and no longer."""
+        if self._dry_at_s is not None:
+            self._dry_at_s = max(self._dry_at_s, self._clock())
+
     def hold(self, seconds: float) -> None:
         """For so long nothing was played."""
         if self._dry_at_s is not None:

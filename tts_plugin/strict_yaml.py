@@ -177,9 +177,12 @@ def _keys(kind: Any, place: Place) -> list[str]:  # Any: a class or what an anno
     schema = fields
     for step in place:
         inner = _followed(schema, fields)
-        schema = (
-            inner.get("items", {}) if isinstance(step, int) else inner.get("properties", {}).get(step, {})
-        )
+        if isinstance(step, int):
+            schema = inner.get("items", {})
+            continue
+        # of a mapping whose keys are the user's, all values are alike
+        named = inner.get("properties", {}).get(step, inner.get("additionalProperties"))
+        schema = named if isinstance(named, dict) else {}
     return list(_followed(schema, fields).get("properties", {}))
 
 

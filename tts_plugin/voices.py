@@ -239,8 +239,10 @@ class VoiceRegistry:
 
 
 def open_registry(settings: EngineSettings, engines: Collection[str]) -> VoiceRegistry:
-    """The registry of a deployment: the user's folders, then the bundled voices."""
-    return VoiceRegistry(settings.voices, engines, bundled=bundled("voices"), default=settings.voice)
+    """The registry of a deployment: the user's folders, then the bundled voices. Folders stay the ones they
+    are now, wherever the process goes."""
+    folders = [folder.absolute() for folder in settings.voices]
+    return VoiceRegistry(folders, engines, bundled=bundled("voices"), default=settings.voice)
 
 
 def _signature(path: Source) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -12,8 +12,6 @@ from tts_plugin.errors import EngineUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_CLOSED = "this engine is closed: open another one"
 
 
 class SerialWorker:
@@ -31,14 +29,9 @@ class SerialWorker:
         """Run `call` on the thread and return its result or raise its exception; EngineUnavailable for a
         call that comes after `close`, or waits then, or that tried to end the thread or the process."""
         if self._closed:
-            raise EngineUnavailable(_CLOSED)
-        try:
-            return await asyncio.wrap_future(self._thread.submit(_contained, partial(call, *args, **kwargs)))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise EngineUnavailable(_CLOSED) from None  # the waiting call was dropped, not who waits
-            raise
+            raise closed()
+        future = self._thread.submit(contained, partial(call, *args, **kwargs))
+        return await answer_of(future, lambda: self._closed)
 
     def close(self) -> None:
         """Drop the calls that wait and let the thread end; does not block."""
@@ -46,7 +39,19 @@ class SerialWorker:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _contained(call: Callable[[], T]) -> T:
+async def answer_of(future: Future[T], is_closed: Callable[[], bool]) -> T:
+    """The result of a call on a thread, or its exception; EngineUnavailable if it was dropped as the worker
+    closed. is_closed: whether it has."""
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if is_closed() and task is not None and not task.cancelling():
+            raise closed() from None  # the waiting call was dropped, not who waits
+        raise
+
+
+def contained(call: Callable[[], T]) -> T:
     """A SystemExit of some library would reach the event loop, and end every other call with it."""
     try:
         return call()
@@ -54,3 +59,8 @@ def _contained(call: Callable[[], T]) -> T:
         raise
     except BaseException as end:
         raise EngineUnavailable(f"the worker's call ended in {type(end).__name__}; try again") from end
+
+
+def closed() -> EngineUnavailable:
+    """What is told to calls of a worker that is closed."""
+    return EngineUnavailable("this engine is closed: open another one")

@@ -25,8 +25,9 @@ SILENCE = b64encode(b"\xff" * 160).decode()
 
 @dataclass(slots=True)
 class Measured:
-    """All calls'. jitter_ms: how far the time between two blocks was from 20 ms, once the far end's buffer
-    was full. dry: how often that ran empty in the middle of speech, and for how long. blocks: received."""
+    """All calls'. jitter_ms: how far the time between two blocks was from 20 ms on arrival, once the far
+    end's buffer was full. dry: how often that ran empty in the middle of speech, and for how long. blocks:
+    arrived."""
 
     jitter_ms: list[float] = field(default_factory=list)
     first_sound_ms: list[float] = field(default_factory=list)
@@ -34,6 +35,20 @@ class Measured:
     dry_ms: list[float] = field(default_factory=list)
     blocks: int = 0
     calls: int = 0
+
+
+class Pace:
+    """How evenly the blocks of one call come, while the agent speaks and the far end's buffer is full."""
+
+    def __init__(self) -> None:
+        self.run = 0  # blocks since a silence that was meant
+        self._last_s = 0.0
+
+    def note(self, now_s: float) -> float | None:
+        """A block has come; how far the time since the last one was from 20 ms, in ms, if that counts."""
+        since_s, self._last_s = now_s - self._last_s, now_s
+        self.run = 1 if since_s > GAP_S else self.run + 1
+        return abs(since_s - BLOCK_S) * 1000 if self.run > SETTLED else None
 
 
 class Caller:
@@ -45,8 +60,7 @@ class Caller:
         self._measured = measured
         self._marks: deque[tuple[float, str]] = deque()
         self._full_until_s = 0.0
-        self._last_s = 0.0
-        self._run = 0
+        self._pace = Pace()
 
     async def call(self, http: aiohttp.ClientSession, url: str, seconds: float) -> None:
         form = {"AccountSid": "AC0", "CallSid": self._id, "From": "+15550111", "To": "+15550100"}
@@ -99,16 +113,13 @@ class Caller:
                 self._time(now_s)
 
     def _time(self, now_s: float) -> None:
-        since_s, self._last_s = now_s - self._last_s, now_s
+        off_ms = self._pace.note(now_s)
         self._measured.blocks += 1
-        if since_s > GAP_S:
-            self._run = 0
-        elif self._run and now_s > self._full_until_s:
+        if self._pace.run > 1 and now_s > self._full_until_s:
             self._measured.dry += 1
             self._measured.dry_ms.append((now_s - self._full_until_s) * 1000)
-        self._run += 1
-        if self._run > SETTLED:
-            self._measured.jitter_ms.append(abs(since_s - BLOCK_S) * 1000)
+        if off_ms is not None:
+            self._measured.jitter_ms.append(off_ms)
         self._full_until_s = max(self._full_until_s, now_s) + BLOCK_S
 
 

@@ -6,25 +6,27 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
 
-from livekit.agents import NOT_GIVEN, Agent, AgentSession, llm, stt
+from livekit.agents import NOT_GIVEN, AgentSession, llm, stt
+from livekit.agents.types import NotGivenOr
 from livekit.agents.voice import SpeechHandle
 
 from agent.assistant import greeting_of
-from agent.brains import FaqBrain
 from agent.config import Settings
 from agent.desk.call_log import CallLog, file_name
 from agent.desk.hours import Now, is_open, utc_now
 from agent.desk.patience import Patience
 from agent.desk.recording import Recording
 from agent.desk.scribe import Scribe
-from agent.desk.settings import DeskSettings, KeySettings, LanguageSettings
-from agent.ears import STT
-from agent.faq import load_faq, words_of
+from agent.desk.settings import DeskSettings
+from agent.desk.tongues import Tongue, open_tongues
+from agent.desk.wishes import Ask, HandOver, HangUp, Speak, StopRecording, Wish, wish_of
+from agent.faq import words_of
+from agent.heard import HeardAgent
 from agent.line import Line, MediaLine, TransferFailed
 from agent.role_log import Event
 from agent.session import Conversation
@@ -34,50 +36,10 @@ from tts_plugin.timing import Clock
 
 _LOOK_S = 0.1  # how often it is looked whether something is due
 _LAST_WORDS_S = 20.0  # for goodbye: a noisy line pauses it again and again, and a call has an end
+_CHANGE_S = 10.0  # for the next agent to enter
 _MAX_WISHES = 16  # that may wait; a caller who holds keys down is not served faster
 
 log = logging.getLogger("sparkvoice.desk")
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """As if the caller had said it."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """Connect the caller with a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class HangUp:
-    """End the call, politely."""
-
-
-@dataclass(frozen=True, slots=True)
-class Speak:
-    """Go on in this language."""
-
-    language: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopRecording:
-    """And forget what there is of it."""
-
-
-Wish = Ask | HandOver | HangUp | Speak | StopRecording
-
-
-@dataclass(frozen=True, slots=True)
-class Tongue:
-    """What it takes to go on in another language. brain, ears: None for the session's own."""
-
-    settings: LanguageSettings
-    brain: llm.LLM[Any] | None
-    ears: stt.STT[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +47,6 @@ class Desk:
     """What all lines share. Made by `open_desk`."""
 
     settings: DeskSettings
-    instructions: str
     greeting: str | None
     tongues: Mapping[str, Tongue]
     scribe: Scribe
@@ -110,21 +71,8 @@ async def open_desk(
     told = settings.phone.desk
     if told is None:
         raise ConfigError("there is no desk: describe it under phone.desk (see configs/support-bot.yaml)")
-    async with AsyncExitStack() as stack:
-        scribe = await stack.enter_async_context(Scribe())
-        tongues = {}
-        for name, language in told.languages.items():
-            brain = None
-            if settings.llm is None and language.faq is not None:
-                brain = FaqBrain(load_faq(language.faq))
-            ears = None
-            if language.ears_model is not None:
-                ears = await stack.enter_async_context(
-                    STT(language.ears_model, language=language.ears_language)
-                )
-                ears.prewarm()
-            tongues[name] = Tongue(language, brain, ears)
-        yield Desk(told, settings.agent.instructions, settings.agent.greeting, tongues, scribe, now, clock)
+    async with Scribe() as scribe, open_tongues(settings, told) as tongues:
+        yield Desk(told, settings.agent.greeting, tongues, scribe, now, clock)
 
 
 class SupportBot:
@@ -133,15 +81,17 @@ class SupportBot:
 
     def __init__(self, desk: Desk, line: Line) -> None:
         self._desk = desk
-        self._settings = desk.settings
+        self._settings = desk.settings  # with the texts of the language that is spoken now
+        self._tongue = desk.tongues[desk.settings.language]
         self._line = line
         self._began_s = desk.clock()
         self._patience = Patience(self._settings.silence, self._settings.limit, self._began_s)
         self._wishes: asyncio.Queue[Wish] = asyncio.Queue(_MAX_WISHES)
         self._conversation: Conversation | None = None
         self._recording: Recording | None = None
-        self._handing_over = False
+        self._away = False  # handed over right now, or between two agents: nothing else may be done then
         self._why = "the agent hung up"
+        self._lasted_s = 0.0
         name = file_name(line.call, desk.now())
         self._log = (
             None
@@ -149,7 +99,7 @@ class SupportBot:
             else CallLog(self._settings.log / f"{name}.jsonl", desk.scribe, desk.now)
         )
         self._recording_name = f"{name}.wav"
-        self.agent = self._agent(desk.instructions)
+        self.agent: HeardAgent = self._agent("", NOT_GIVEN)
 
     def show(self, event: Event) -> None:
         self._patience.note(event, self._desk.clock())
@@ -169,7 +119,12 @@ class SupportBot:
                 self._line.on_digit(self._pressed)
                 tasks.create_task(self._fulfil(), name="desk")
         finally:
-            self._finish()
+            self._lasted_s = self._desk.clock() - self._began_s
+            self._finish_recording()
+
+    def over(self) -> None:
+        if self._log and self._conversation:
+            self._log.ended(self._why, self._lasted_s)
 
     def wish(self, wish: Wish) -> None:
         """Have it done after what was wished for before; dropped when too much waits."""
@@ -230,8 +185,8 @@ class SupportBot:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            if self._handing_over:
-                continue  # the call is the carrier's for now: hanging up would lose the caller
+            if self._away:
+                continue  # hanging up would lose a caller whom the carrier has for now
             due = self._patience.due(self._desk.clock())
             if due is None:
                 continue
@@ -250,7 +205,7 @@ class SupportBot:
             self._note("hand_over", done=False, why="nobody to hand over to")
             self._begin(told.failed)
         else:
-            self._handing_over = True
+            self._away = True
             try:
                 await self._say(told.say, interruptible=False)
                 await self._line.transfer(told.to)
@@ -261,7 +216,7 @@ class SupportBot:
             else:
                 self._note("hand_over", done=True)
             finally:
-                self._handing_over = False
+                self._away = False
                 self._patience.alive(self._desk.clock())
 
     async def _hang_up(self, text: str, why: str) -> None:
@@ -273,11 +228,30 @@ class SupportBot:
         self._line.hang_up(why)
 
     async def _speak(self, tongue: Tongue) -> None:
-        await self._talk.interrupt()
-        if tongue.settings.voice is not None and isinstance(self._session.tts, TTS):
-            self._session.tts.update_options(voice=tongue.settings.voice)
-        instructions = tongue.settings.instructions or self._desk.instructions
-        self._session.update_agent(self._agent(instructions, tongue))
+        """Go on in this language, with all that was said before."""
+        await self._talk.interrupt()  # what was being said is in the history from here on
+        greeting = tongue.greeting if self._desk.open else tongue.closed
+        self._note("language", chosen=tongue.name)
+        if tongue is self._tongue:
+            self._begin(greeting)
+            return
+        self._tongue, self._settings = tongue, tongue.desk
+        self._patience.speak(tongue.desk.silence, tongue.desk.limit)
+        if isinstance(self._session.tts, TTS):
+            self._session.tts.update_options(voice=tongue.voice)
+        said = self._session.history.copy(
+            exclude_instructions=True, exclude_handoff=True, exclude_config_update=True
+        )
+        agent = self._agent(greeting, said)
+        self._away = True
+        try:
+            self._session.update_agent(agent)
+            async with asyncio.timeout(_CHANGE_S):
+                await agent.entered.wait()
+        except TimeoutError:
+            log.error("a call did not go on in another language within %.0f s", _CHANGE_S)
+        finally:
+            self._away = False
 
     def _forget(self) -> None:
         if self._recording is not None:
@@ -285,14 +259,15 @@ class SupportBot:
             self._recording = None
             self._note("recording_stopped")
 
-    def _agent(self, instructions: str, tongue: Tongue | None = None) -> Agent:
+    def _agent(self, greeting: str, said: NotGivenOr[llm.ChatContext]) -> _Agent:
         return _Agent(
-            instructions=instructions,
+            instructions=self._tongue.instructions,
             # said when it has entered: what is said while agents change may be lost
-            greeting="" if tongue is None else tongue.settings.greeting,
+            greeting=greeting,
+            said=said,
             tools=[self._hand_over_tool(), self._hang_up_tool()],
-            brain=None if tongue is None else tongue.brain,
-            ears=None if tongue is None else tongue.ears,
+            brain=self._tongue.brain,
+            ears=self._tongue.ears,
         )
 
     def _hand_over_tool(self) -> llm.Tool:
@@ -331,13 +306,12 @@ class SupportBot:
         if self._log:
             self._log.note(what, **facts)
 
-    def _finish(self) -> None:
+    def _finish_recording(self) -> None:
         if isinstance(self._line, MediaLine):
             self._line.playout.tap(None)
             self._line.audio.tap(None)
         if self._recording is not None:
             self._recording.finish()
-        self._note("ended", why=self._why, seconds=round(self._desk.clock() - self._began_s, 1))
 
     @property
     def _talk(self) -> Conversation:
@@ -349,37 +323,31 @@ class SupportBot:
         return self._talk.session
 
 
-class _Agent(Agent):
-    """Says `greeting` when it enters, if it has one. brain, ears: None for the session's own."""
+class _Agent(HeardAgent):
+    """Says `greeting` when it enters, if it has one. said: what it knows of the conversation. brain, ears:
+    None for the session's own."""
 
     def __init__(
         self,
         *,
         instructions: str,
         greeting: str,
+        said: NotGivenOr[llm.ChatContext],
         tools: list[llm.Tool | llm.Toolset],
         brain: llm.LLM[Any] | None,
         ears: stt.STT[Any] | None,
     ) -> None:
         super().__init__(
             instructions=instructions,
+            chat_ctx=said,
             tools=tools,
             llm=NOT_GIVEN if brain is None else brain,
             stt=NOT_GIVEN if ears is None else ears,
         )
+        self.entered = asyncio.Event()
         self._greeting = greeting
 
     async def on_enter(self) -> None:
+        self.entered.set()
         if self._greeting:
             self.session.say(self._greeting)
-
-
-def wish_of(key: KeySettings) -> Wish:
-    """What a key asks for."""
-    if key.ask is not None:
-        return Ask(key.ask)
-    if key.language is not None:
-        return Speak(key.language)
-    if key.stop_recording:
-        return StopRecording()
-    return HandOver() if key.hand_over else HangUp()

@@ -41,6 +41,11 @@ class Patience:
             case AgentSaid():
                 self._quiet_since_s = now_s
 
+    def speak(self, silence: SilenceSettings | None, limit: LimitSettings | None) -> None:
+        """Say what is due from now on in these words."""
+        self._silence = silence
+        self._limit = limit
+
     def alive(self, now_s: float) -> None:
         """The caller did something else, like pressing a key."""
         self._prompted = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeVar
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -138,19 +138,49 @@ class KeySettings(Section):
         return self
 
 
-class LanguageSettings(Section):
-    """A language beside the first: what is other in it.
+class HandOverTexts(Section):
+    """What HandOverSettings says, in another language."""
 
-    greeting: said when it is chosen. voice: id. faq: answers without a language model. instructions: for
-    one. ears_model: folder of a faster-whisper model that hears it; ears_language: its code ("zh").
+    say: Text | None = None
+    failed: Text | None = None
+    closed: Text | None = None
+
+
+class SilenceTexts(Section):
+    """What SilenceSettings says, in another language; as many prompts as there are here."""
+
+    prompts: tuple[Text, ...] | None = None
+    goodbye: Text | None = None
+
+
+class LimitTexts(Section):
+    """What LimitSettings says, in another language."""
+
+    warning: Text | None = None
+    goodbye: Text | None = None
+
+
+class LanguageSettings(Section):
+    """A language beside the first: what is other in it. A text that is not here is said as the desk has it.
+
+    greeting: said when it is chosen; closed: said instead outside the hours. voice: id. faq: answers without
+    a language model. instructions: for one. ears_model: folder of a faster-whisper model that hears it;
+    ears_language: its code ("zh"). goodbye, hand_over, silence, limit: the desk's texts of these names. asks:
+    by key, what its `ask` is.
     """
 
     greeting: Text
-    voice: str | None = None
+    closed: Text | None = None
+    voice: Text | None = None
     faq: Path | None = None
     instructions: Text | None = None
     ears_model: Path | None = None
     ears_language: Annotated[str, Field(pattern="^[a-z]{2,3}$")] = "en"
+    goodbye: Text | None = None
+    hand_over: HandOverTexts = HandOverTexts()
+    silence: SilenceTexts = SilenceTexts()
+    limit: LimitTexts = LimitTexts()
+    asks: Mapping[str, Text] = Field(default_factory=dict)
 
 
 class RecordingSettings(Section):
@@ -164,7 +194,8 @@ class RecordingSettings(Section):
 class DeskSettings(Section):
     """A customer-service desk. closed: the greeting outside the hours (None: the usual one). goodbye: said
     before the agent hangs up. hours: None is always open. silence, limit: None for none. keys: by what is
-    printed on them. log: folder of the conversation logs, a JSON-lines file a call; None for none.
+    printed on them. language: what keys call the language of all that stands here; back: said when one leads
+    back to it. log: folder of the conversation logs, a JSON-lines file a call; None for none.
     """
 
     closed: Text | None = None
@@ -174,18 +205,61 @@ class DeskSettings(Section):
     silence: SilenceSettings | None = SilenceSettings()
     limit: LimitSettings | None = LimitSettings()
     keys: Mapping[str, KeySettings] = Field(default_factory=dict)
+    language: Text = "en"
+    back: Text = "We go on in English."
     languages: Mapping[str, LanguageSettings] = Field(default_factory=dict)
     log: Path | None = None
     recording: RecordingSettings | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        names = (self.language, *self.languages)
         for key, does in self.keys.items():
             if key not in DIGITS:
                 raise ValueError(f'keys: "{key}" is on no telephone; one of {" ".join(sorted(DIGITS))}')
-            if does.language is not None and does.language not in self.languages:
-                near = did_you_mean(does.language, self.languages)
+            if does.language is not None and does.language not in names:
+                near = did_you_mean(does.language, names)
                 raise ValueError(f'keys: "{key}" asks for the language "{does.language}"{near}')
             if does.stop_recording and self.recording is None:
                 raise ValueError(f'keys: "{key}" stops a recording, but there is none')
+        for name, told in self.languages.items():
+            self._check_language(name, told)
         return self
+
+    def _check_language(self, name: str, told: LanguageSettings) -> None:
+        where = f"languages.{name}"
+        if name == self.language:
+            raise ValueError(f'{where}: "{name}" is the first language, whose texts stand beside "languages"')
+        for section, texts in (("silence", told.silence), ("limit", told.limit)):
+            if getattr(self, section) is None and texts.model_fields_set:
+                raise ValueError(f"{where}.{section}: the desk has no {section}, so nothing of it is said")
+        for key in told.asks:
+            if key not in self.keys or self.keys[key].ask is None:
+                asking = [one for one, does in self.keys.items() if does.ask is not None]
+                known = f"these do: {' '.join(asking)}" if asking else "none does"
+                raise ValueError(f'{where}.asks: the key "{key}" asks nothing; {known}')
+
+    def spoken_in(self, language: str) -> DeskSettings:
+        """This desk with its texts in `language`, those that there are; `language` is one of its own."""
+        if language == self.language:
+            return self
+        told = self.languages[language]
+        return self.model_copy(
+            update={
+                "goodbye": told.goodbye or self.goodbye,
+                "hand_over": _with(self.hand_over, told.hand_over),
+                "silence": self.silence and _with(self.silence, told.silence),
+                "limit": self.limit and _with(self.limit, told.limit),
+                "keys": {
+                    key: does.model_copy(update={"ask": told.asks.get(key, does.ask)})
+                    for key, does in self.keys.items()
+                },
+            }
+        )
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _with(section: S, texts: Section) -> S:
+    return section.model_copy(update=texts.model_dump(exclude_none=True))

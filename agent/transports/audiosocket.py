@@ -165,22 +165,25 @@ class AudioSocketServer:
             await asyncio.gather(*tasks, answering, return_exceptions=True)
 
 
-@asynccontextmanager
-async def listening(
-    host: str, port: int, answer: Answer, doors: Doors | None = None, *, clock: Clock = time.monotonic
-) -> AsyncIterator[AudioSocketServer]:
-    """Answer Asterisk's connections on `port` (0: a free one); leaving the block ends every call.
-
-    answer: holds a conversation until its line has ended; to refuse a call it hangs up. ConfigError if the
-    port is taken, or if other machines can reach `host` and `doors` names none that may call.
-    """
-    doors = doors or Doors()
+def open_door(host: str, port: int, doors: Doors) -> socket.socket:
+    """A socket for `answering` on `port` (0: a free one). ConfigError if the port is taken, or if other
+    machines can reach `host` and `doors` names none that may call."""
     if not is_loopback(host) and not doors.peers:
         raise ConfigError(
             f"AudioSocket has no password: to listen on {host}, name the addresses that may call "
-            "(your Asterisk's), or listen on 127.0.0.1"
+            "(your Asterisk's) in phone.asterisks, or listen on 127.0.0.1"
         )
-    sock = listen(host, port)
+    return listen(host, port, "--audiosocket")
+
+
+@asynccontextmanager
+async def answering(
+    sock: socket.socket, answer: Answer, doors: Doors, *, clock: Clock = time.monotonic
+) -> AsyncIterator[AudioSocketServer]:
+    """Answer Asterisk's connections on `sock`; leaving the block closes it and ends every call.
+
+    answer: holds a conversation until its line has ended; to refuse a call it hangs up.
+    """
     server = AudioSocketServer(sock.getsockname()[1], answer, doors, clock)
     listener = await asyncio.start_server(server.connected, sock=sock)
     try:
@@ -188,6 +191,16 @@ async def listening(
     finally:
         listener.close()
         await server.close()
+
+
+@asynccontextmanager
+async def listening(
+    host: str, port: int, answer: Answer, doors: Doors | None = None, *, clock: Clock = time.monotonic
+) -> AsyncIterator[AudioSocketServer]:
+    """`answering` on a door of its own; see `open_door` for what is refused."""
+    doors = doors or Doors()
+    async with answering(open_door(host, port, doors), answer, doors, clock=clock) as server:
+        yield server
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:

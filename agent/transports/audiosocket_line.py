@@ -27,7 +27,8 @@ class AudioSocketLine:
 
     def __init__(self, call: CallInfo, rate: int, *, clock: Clock = time.monotonic) -> None:
         self._call = call
-        self._playout = Playout(rate)
+        # a block is 20 ms: with a tail in the next one, an interruption would be heard that much later
+        self._playout = Playout(rate, tails=False)
         self._audio = QueueInput(rate)
         self._clock = clock
         self._inbound = Inbound(rate)

@@ -106,7 +106,7 @@ class Dialect:
             case "stop":
                 return Stopped()
             case "error":
-                return Complaint(str(message.get("payload", message))[:200])
+                return Complaint(_shown(message.get("payload", message), 200))
             case _:
                 return None  # "connected", "clearedAudio" and what carriers will think of
 
@@ -119,10 +119,10 @@ class Dialect:
         form = start.get(self.media_format)
         if not isinstance(form, dict) or form.get("encoding") not in self.encodings:
             raise BadRequest(
-                f"the stream should be {' or '.join(sorted(self.encodings))}, not {str(form)[:80]}"
+                f"the stream should be {' or '.join(sorted(self.encodings))}, not {_shown(form, 80)}"
             )
         if str(form.get(self.rate)) != "8000":
-            raise BadRequest(f"the stream should have 8000 Hz, not {str(form.get(self.rate))[:20]}")
+            raise BadRequest(f"the stream should have 8000 Hz, not {_shown(form.get(self.rate), 20)}")
         return Started(stream, call, self.parameters(message).get(TOKEN, ""))
 
     def _media(self, media: object) -> Media | None:
@@ -145,10 +145,15 @@ def named(value: object) -> Mapping[str, str]:
     return {key: one for key, one in value.items() if isinstance(one, str)}
 
 
+def _shown(value: object, most: int) -> str:
+    """A part of a message as it can be put into a log or a close frame: one line of ASCII."""
+    return ascii(value)[:most]
+
+
 def _at(message: Json, path: tuple[str, ...]) -> Any:  # Any: a part of JSON, checked by who asked for it
     part: object = message
     for key in path:
         part = part.get(key) if isinstance(part, dict) else None
     if part is None:
-        raise BadRequest(f"a {str(message.get('event'))[:20]} message has {'.'.join(path)}")
+        raise BadRequest(f"a {_shown(message.get('event'), 20)} message has {'.'.join(path)}")
     return part

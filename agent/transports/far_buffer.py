@@ -58,12 +58,13 @@ class FarBuffer:
         self._lost: deque[str] = deque(maxlen=64)  # marks given up since one last came back
         self._clean = True  # nothing was sent since the last clear
 
-    def tick(self) -> list[Block]:
-        """What to send now; to be called every 20 ms."""
-        now_s = self._clock()
+    def tick(self, due_s: float | None = None) -> list[Block]:
+        """What to send now; to be called every 20 ms. due_s: when that should have been, by the clock. The
+        lateness of a tick would else decide whether it sends no block, one or two."""
+        now_s = self._clock() if due_s is None else due_s
         self._hear(now_s)
         blocks: list[Block] = []
-        while max(self._full_until_s, now_s) + BLOCK_S <= now_s + LEAD_S:
+        while max(self._full_until_s, now_s) + BLOCK_S <= now_s + LEAD_S + 1e-6:
             block = self._next(now_s)
             if block is None:
                 break

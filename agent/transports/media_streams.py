@@ -14,6 +14,7 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
+from agent.ending import Ending
 from agent.inbound import Inbound
 from agent.line import CallInfo
 from agent.media_io import QueueInput
@@ -69,7 +70,6 @@ class MediaStream:
         clock: Clock = time.monotonic,
     ) -> None:
         self.audio = QueueInput(RATE)
-        self.ended_because = ""
         self.ended_here = False  # and not by the carrier
         self._dialect = dialect
         self._stream = stream
@@ -80,7 +80,7 @@ class MediaStream:
         self._inbound = Inbound(RATE)
         self._unsent: deque[Json] = deque()
         self._to_send = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._ending = Ending(self.audio.close)
         self._on_digit: Callable[[str], None] | None = None
         self._digits: deque[str] = deque(maxlen=MAX_DIGITS)
         self._complained = False
@@ -104,23 +104,20 @@ class MediaStream:
             callback(self._digits.popleft())
 
     async def transfer(self, target: str) -> None:
-        await self._carrier.transfer(target)
-        self._end("handed over")
+        with self._ending.handing_over():
+            await self._carrier.transfer(target)
 
     def hang_up(self, why: str) -> None:
-        if not self._ended.is_set():
+        if not self._ending.over:
             self.ended_here = True
-            self._end(why)
+            self._ending.end(why)
+
+    def superseded(self) -> None:
+        """The same call has another stream now; this one is over, the call is not."""
+        self._ending.end("the call goes on in another stream")
 
     async def ended(self) -> str:
-        await self._ended.wait()
-        return self.ended_because
-
-    def _end(self, why: str) -> None:
-        if not self._ended.is_set():
-            self.ended_because = why
-            self._ended.set()
-            self.audio.close()
+        return await self._ending.wait()
 
     def _take(self, text: str) -> None:
         """One message of the carrier; what is wrong with it is logged, once a call."""
@@ -144,7 +141,7 @@ class MediaStream:
             case Digit(digit):
                 self._digits.append(digit)
             case Stopped():
-                self._end("the caller hung up")
+                self._ending.left("the caller hung up")
             case Complaint(message):
                 self._complain(f"the carrier says {message}")
             case Started():
@@ -168,13 +165,13 @@ class MediaStream:
 
     def _send(self, message: Json) -> None:
         if len(self._unsent) >= MAX_UNSENT:
-            self._end("the carrier does not listen any more")
+            self._ending.left("the carrier does not listen any more")
             return
         self._unsent.append(message)
         self._to_send.set()
 
-    def _tick(self) -> None:
-        for block in self._far.tick():
+    def _tick(self, due_s: float) -> None:
+        for block in self._far.tick(due_s):
             payload = base64.b64encode(g711.encode(block.pcm, "mulaw")).decode("ascii")
             self._send(self._dialect.send_media(self._stream, payload))
             if block.mark is not None:
@@ -187,7 +184,7 @@ class MediaStream:
     async def _play(self) -> None:
         due_s = self._clock()
         while True:
-            self._tick()
+            self._tick(due_s)
             due_s = max(due_s + BLOCK_S, self._clock() - BLOCK_S)  # what a stall has cost is not made up for
             await asyncio.sleep(max(0.0, due_s - self._clock()))
 
@@ -205,9 +202,10 @@ class MediaStream:
             elif message.type is WSMsgType.BINARY:
                 self._complain("bytes, where all messages are text")
             else:
-                self._complain(f"the connection failed: {ws.exception()}")
-                break
-        self._end("the caller hung up")
+                self._complain(f"the connection failed: {message.data}")
+                self._ending.left("the connection failed")
+                return
+        self._ending.left("the caller hung up")
 
 
 async def started(ws: web.WebSocketResponse, dialect: Dialect) -> Started:
@@ -255,7 +253,7 @@ async def media_stream(
             error, (ConnectionError, RuntimeError)
         ):  # what sending into a closing socket raises
             log.error("%s failed", task.get_name(), exc_info=error)
-        line._end("the connection was lost")
+        line._ending.left("the connection was lost")
 
     for task in tasks:
         task.add_done_callback(note_end)

@@ -16,6 +16,7 @@ from typing import Final, Literal
 from livekit import rtc
 from livekit.rtc.room import EventTypes
 
+from agent.ending import Ending
 from agent.line import DIGITS, CallInfo, TransferFailed
 from agent.media_io import QueueInput, mono
 from agent.playout import Playout
@@ -71,8 +72,7 @@ class RoomCall:
         self._call = CallInfo("", outbound=outbound)
         self._heard = False  # whether somebody gets our track
         self._reached = asyncio.Event()
-        self._ended = asyncio.Event()
-        self._ended_because = ""
+        self._ending = Ending(self._over)
         self._listening: tuple[str, asyncio.Task[None]] | None = None  # the track heard now, and who hears it
         self._on_digit: Callable[[str], None] | None = None
         self._early: deque[str] = deque(maxlen=64)
@@ -100,34 +100,33 @@ class RoomCall:
         """Wait until both hear each other, a telephone also until it is answered; False if the call ended
         before. Nothing said earlier reaches the caller."""
         await self._reached.wait()
-        return not self._ended.is_set()
+        return not self._ending.over
 
     async def transfer(self, target: str) -> None:
         if not self.telephone:
             raise TransferFailed("only a telephone call can be handed over")
-        await self._switchboard.transfer(self.identity, target)
-        self.hang_up("handed over")
+        with self._ending.handing_over():
+            await self._switchboard.transfer(self.identity, target)
 
     async def ended(self) -> str:
-        await self._ended.wait()
-        return self._ended_because
+        return await self._ending.wait()
 
     def hang_up(self, why: str) -> None:
-        if not self._ended.is_set():
-            self._ended_because = why
-            self._ended.set()
-            self._reached.set()  # nobody waits for that any more
-            self.audio.close()
+        self._ending.end(why)
+
+    def _over(self) -> None:
+        self._reached.set()  # nobody waits for that any more
+        self.audio.close()
 
     def look(self) -> None:
         """See what has become of the room; called at every change, so that no order of events matters."""
         if self._caller is None:
             self._caller = next(filter(self._is_ours, self.room.remote_participants.values()), None)
-        if self._caller is None or self._ended.is_set():
+        if self._caller is None or self._ending.over:
             return
         status = self._caller.attributes.get(STATUS, "active" if self.telephone else "")
         if self.telephone and status == "hangup":
-            self.hang_up("the caller hung up")
+            self._ending.left("the caller hung up")
             return
         self._listen(self._caller)
         if self._listening and self._heard and (not self.telephone or status == "active"):
@@ -191,7 +190,7 @@ class RoomCall:
     def left(self, participant: rtc.RemoteParticipant) -> None:
         if self._caller is not None and participant.identity == self._caller.identity:
             reason = participant.disconnect_reason
-            self.hang_up(_GONE.get(reason or 0, "the caller's connection was lost"))
+            self._ending.left(_GONE.get(reason or 0, "the caller's connection was lost"))
 
     def lost(self, _: object) -> None:
         self.hang_up("the room's connection was lost")

@@ -9,6 +9,7 @@ from typing import Final
 
 import aiohttp
 from livekit import api
+from livekit.protocol import models
 
 from agent.line import TransferFailed
 
@@ -89,6 +90,22 @@ class Switchboard:
         except (api.ServerError, aiohttp.ClientError, TimeoutError) as error:
             if not (isinstance(error, api.ServerError) and error.code == api.TwirpErrorCode.NOT_FOUND):
                 log.warning("a caller could not be hung up: %s", _told(error))
+
+    async def turn_away(self) -> None:
+        """Hang up the telephones in the room, unless an agent is there. A failure is logged."""
+        try:
+            async with asyncio.timeout(REMOVE_S):
+                there = await self._client.room.list_participants(
+                    api.ListParticipantsRequest(room=self._room)
+                )
+        except (api.ServerError, aiohttp.ClientError, TimeoutError) as error:
+            log.warning("a caller who found all lines busy could not be looked for: %s", _told(error))
+            return
+        kinds = models.ParticipantInfo.Kind
+        if not any(one.kind == kinds.AGENT for one in there.participants):
+            for one in there.participants:
+                if one.kind == kinds.SIP:
+                    await self.remove(one.identity)
 
 
 def address_of(target: str) -> str:

@@ -7,14 +7,16 @@ export class Captions {
     this.log = log;
     this.empty = empty;
     this.entries = new Map();
-    this.following = true; // the end is in sight, so it stays there
-    log.addEventListener("scroll", () => { this.following = this.#atEnd(); });
+    this.top = 0; // of what is in sight, as it was seen last
+    this.#follow(true);
+    log.addEventListener("scroll", () => { this.#look(); });
     // a narrower, lower or turned window moves the end away
-    new ResizeObserver(() => { if (this.following) this.#scroll(); }).observe(log);
+    new ResizeObserver(() => { this.#look(); this.#stay(); }).observe(log);
   }
 
   // A caption replaces the one with its id. final: it will not change. cut: the agent was interrupted here.
   show({ id, role, text, final = false, cut = false }) {
+    this.#look(); // before the end moves
     let entry = this.entries.get(id);
     if (!entry) {
       if (!text.trim()) return;
@@ -34,7 +36,7 @@ export class Captions {
       entry.box.remove();
       this.entries.delete(id);
     }
-    if (this.following) this.#scroll();
+    this.#stay();
   }
 
   // what is still open stays as it is; a new call's ids do not meet the old ones
@@ -58,7 +60,25 @@ export class Captions {
     return { box, text, mark: null };
   }
 
-  #atEnd() { return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 60; }
+  // Where the reader is. Looked at whenever it matters, since the event of a scroll comes a frame late: new
+  // words or a turned window may come before. That the end is away says nothing, for both move it; only the
+  // reader goes up, as long as the browser keeps no line in its place by itself.
+  #look() {
+    const { scrollTop, scrollHeight, clientHeight } = this.log;
+    if (scrollHeight - scrollTop - clientHeight < 60) this.#follow(true);
+    else if (scrollTop < this.top) this.#follow(false);
+    this.top = scrollTop;
+  }
 
-  #scroll() { this.log.scrollTop = this.log.scrollHeight; }
+  // following: the end is in sight, so it stays there
+  #follow(following) {
+    this.following = following;
+    this.log.classList.toggle("following", following);
+  }
+
+  #stay() {
+    if (!this.following) return;
+    this.log.scrollTop = this.log.scrollHeight;
+    this.top = this.log.scrollTop;
+  }
 }

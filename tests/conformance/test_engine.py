@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from tests.spark.codecs import loaded_once
 from tts_plugin.audio import AudioFrame, Pcm
 from tts_plugin.config import EngineSettings, LatencySettings, SparkSettings, WindowSettings
 from tts_plugin.engine import ENGINES, Engine, Segment, Turn, open_engine
@@ -78,8 +79,10 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture(scope="module")
-def settings(case: Case, tmp_path_factory: pytest.TempPathFactory) -> EngineSettings:
-    return case.settings(tmp_path_factory.mktemp(case.engine))
+def settings(case: Case, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineSettings]:
+    made = case.settings(tmp_path_factory.mktemp(case.engine))
+    with nullcontext() if made.spark.model is None else loaded_once(made.spark.model):
+        yield made
 
 
 @pytest_asyncio.fixture

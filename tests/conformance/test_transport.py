@@ -16,10 +16,26 @@ from typing import Protocol
 import numpy as np
 import pytest
 from livekit import rtc
+from livekit.agents import llm
 from livekit.agents.voice import io
 
+from agent.assistant import Assistant
+from agent.config import AgentSettings
 from agent.media_io import Control
-from tests.fakes_livekit import RATE, TICK_S, Handset, handset
+from agent.session import build_session, converse
+from tests.fakes_livekit import (
+    RATE,
+    TICK_S,
+    Audible,
+    Handset,
+    ScriptLLM,
+    ScriptSTT,
+    ScriptVAD,
+    WordTTS,
+    handset,
+    one_word_around,
+    spoken_by,
+)
 from tests.far_asterisk import a_phone_call
 from tests.far_browser import a_speaking_browser
 from tests.far_carrier import a_telephone_call
@@ -28,6 +44,7 @@ from tts_plugin.audio import Pcm, bytes_of, level_dbfs, samples_of
 
 AUDIBLE_DBFS = -45.0
 STEP_S = 0.02
+REPLY = "The ferry to the island leaves at nine every morning and takes two hours to cross."
 
 
 class OpenCall(Protocol):
@@ -62,12 +79,14 @@ class Transport:
     """How to open a call, and how fast the transport is.
 
     delay_s: longest way from our output to the far end. mute_s: longest from a pause or clear until
-    the far end plays silence. caller_dbfs_loss: how much quieter the caller may arrive.
+    the far end plays silence. silent_p90_s: from an interruption to silence there, of five the worst
+    left out. caller_dbfs_loss: how much quieter the caller may arrive.
     """
 
     open: Callable[[], AbstractAsyncContextManager[OpenCall]]
     delay_s: float = 0.1
     mute_s: float = 0.06
+    silent_p90_s: float = 0.15
     caller_dbfs_loss: float = 4.0  # a mono peer's frames, made stereo and mono again, have lost 3.01
 
 
@@ -109,7 +128,7 @@ TRANSPORTS: dict[str, Transport] = {
     "playout-8k": Transport(partial(_handset_call, 8000)),
     "playout-48k": Transport(partial(_handset_call, 48000)),
     # the peer's own buffer holds 80 ms; the page cuts its gain instead of waiting for it
-    "webrtc": Transport(a_speaking_browser, delay_s=0.25, mute_s=0.2),
+    "webrtc": Transport(a_speaking_browser, delay_s=0.25, mute_s=0.2, silent_p90_s=0.25),
     "twilio": Transport(partial(a_telephone_call, "twilio")),
     "telnyx": Transport(partial(a_telephone_call, "telnyx")),
     "plivo": Transport(partial(a_telephone_call, "plivo")),
@@ -145,6 +164,13 @@ def audible_s(pcm: Pcm, rate: int) -> float:
     """Seconds of it that are not silence, in steps of 5 ms."""
     step = rate // 200
     return sum(level_dbfs(pcm[at : at + step]) > AUDIBLE_DBFS for at in range(0, len(pcm), step)) / 200
+
+
+def audible_until_s(pcm: Pcm, rate: int) -> float:
+    """Where the last sound in it ends, in steps of 5 ms."""
+    step = rate // 200
+    loud = [at for at in range(0, len(pcm), step) if level_dbfs(pcm[at : at + step]) > AUDIBLE_DBFS]
+    return (loud[-1] + step) / rate if loud else 0.0
 
 
 async def audible(call: OpenCall, seconds: float, within_s: float) -> None:
@@ -258,6 +284,34 @@ async def test_a_pause_mutes_and_a_resume_gives_the_rest(transport: Transport) -
         await asyncio.sleep(transport.delay_s)
         assert audible_s(call.heard(), call.rate) == pytest.approx(0.6, abs=0.08)
         assert [c for c in call.controls if c is not Control.START] == [Control.PAUSE, Control.RESUME]
+
+
+async def test_an_interrupted_agent_is_silent_soon_and_remembers_what_was_heard(transport: Transport) -> None:
+    """A whole session's turns, on scripted parts."""
+    settings = AgentSettings(greeting="")
+    session = build_session(
+        tts=WordTTS(Audible()), stt=ScriptSTT(), llm=ScriptLLM([REPLY]), vad=ScriptVAD(), settings=settings
+    )
+    silent_s: list[float] = []
+    histories: list[tuple[str, str]] = []
+    async with transport.open() as call:
+        running = converse(session, Assistant(settings), audio_in=call.input, audio_out=call.output)
+        async with running as conversation:
+            for turn in range(5):
+                sounded_s = audible_s(call.heard(), call.rate)
+                handle = conversation.say(REPLY)
+                await audible(call, sounded_s + 0.5 + 0.13 * turn, 10)
+                decided = len(call.heard())
+                await conversation.interrupt()
+                await handle.wait_for_playout()
+                await asyncio.sleep(transport.mute_s + 0.1)
+                heard = call.heard()
+                silent_s.append(audible_until_s(heard[decided:], call.rate))
+                spoken = spoken_by(REPLY, audible_s(heard, call.rate) - sounded_s)
+                (message,) = (item for item in handle.chat_items if isinstance(item, llm.ChatMessage))
+                histories.append((spoken, message.text_content or ""))
+    assert sorted(silent_s)[-2] <= transport.silent_p90_s, silent_s
+    assert all(one_word_around(REPLY, spoken, kept) for spoken, kept in histories), histories
 
 
 async def test_a_clear_with_nothing_to_say_is_ignored(transport: Transport) -> None:

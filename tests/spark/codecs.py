@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from tests.spark.recipe import recipe_tensor
+from tts_plugin.engines.spark import engine
 from tts_plugin.engines.spark.bicodec import (
     PUBLISHED,
     TINY,
@@ -57,6 +62,20 @@ class Recipe:
 def full_recipe(seed: int) -> BiCodec:
     """A codec of published size: 626 MB, some seconds."""
     return BiCodec(Weights(Recipe(seed)), PUBLISHED)
+
+
+@contextmanager
+def loaded_once(model: Path) -> Iterator[None]:
+    """Engines of this model, which nobody changes, share a codec for each setting: OpenVINO compiles for
+    seconds, and again at each new length, though all that an engine keeps is beside the codec."""
+    real = cache(load_bicodec)
+
+    def load(model_dir: Path, **how: Any) -> BiCodec:
+        return real(model_dir, **how) if model_dir == model else load_bicodec(model_dir, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "load_bicodec", load)
+        yield
 
 
 def worst(found: Tensor, wanted: Tensor) -> float:

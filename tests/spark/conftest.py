@@ -12,6 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from tests.spark.codecs import loaded_once
 from tts_plugin.engines.spark.random_model import write_model
 from tts_plugin.engines.spark.random_tokenizer import PUBLISHED_WORDS, random_tokenizer
 from tts_plugin.engines.spark.tokenizer import read_tokenizer
@@ -34,6 +35,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("spark") / "tiny"
     write_model(folder)
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_codec(tiny_model: Path) -> Iterator[None]:
+    with loaded_once(tiny_model):
+        yield
 
 
 @pytest.fixture

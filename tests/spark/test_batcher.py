@@ -108,3 +108,24 @@ async def test_a_batch_that_dies_in_an_unknown_way_leaves_nobody_waiting(rig: Ri
     assert all(isinstance(answer, SynthesisFailed) and answer.retryable for answer in answers)
     rig.fault = None
     await rig.count(3, 2)
+
+
+async def test_holds_without_a_break_between_them_let_a_step_begin_at_the_end_of_each(rig: Rig) -> None:
+    asked: list[int] = []
+
+    async def count() -> None:
+        for number in range(6):
+            asked.append(number)
+            await rig.batcher.ask(number)
+
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(PATIENCE_S):
+        for hold in range(1, 7):
+            with rig.gate.hold():
+                if hold == 1:
+                    tasks.create_task(count())
+                while len(asked) < hold:
+                    await asyncio.sleep(0)
+                for _ in range(5):
+                    await asyncio.sleep(0)  # it has come to the gate
+                assert len(rig.batches) == hold - 1
+    assert len(rig.batches) == 6

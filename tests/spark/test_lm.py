@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.lm.hf import PREFILL_TOKENS, HfLM, dtype_named, load_qwen2
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
+from tts_plugin.engines.spark.sampling import Logits, draw
 from tts_plugin.engines.spark.voice import GLOBAL_TOKENS
 from tts_plugin.errors import ConfigError, EngineUnavailable, SynthesisFailed
 
@@ -86,6 +87,36 @@ async def test_steps_with_a_cache_and_a_small_head_say_what_the_whole_model_says
     await lm.aclose()
     assert codes == expected([*prompt, IDS.start_semantic], most=20)
     assert len(set(codes)) > 2, "the test would see a wrong step"
+
+
+@pytest.mark.parametrize("make", [tiny_lm.lm, tiny_lm.static_lm], ids=["growing", "static"])
+async def test_logits_among_seven_others_are_those_alone(
+    make: Callable[[], HfLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: dict[Sampling, list[Logits]] = {}
+
+    def noted(logits: Logits, sampling: Sampling, seen: set[int], numbers: np.random.Generator) -> int:
+        rows.setdefault(sampling, []).append(logits.copy())
+        return draw(logits, sampling, seen, numbers)
+
+    monkeypatch.setattr("tts_plugin.engines.spark.lm.hf.draw", noted)
+    streams = [Sampling(temperature=50.0 + number, top_k=0, top_p=1.0) for number in range(8)]
+    lm = make()
+
+    def saying(number: int) -> Awaitable[list[int]]:
+        prompt = [(3 * number + at) % tiny_lm.WORDS for at in range(5 + number)]
+        return said(lm, prompt, streams[number], seed=number, most=20 + 2 * number)
+
+    for number in range(8):
+        await saying(number)
+    alone = dict(rows)
+    rows.clear()
+    await asyncio.gather(*map(saying, range(8)))
+    await lm.aclose()
+    assert sum(map(len, alone.values())) > 60
+    for sampling in streams:
+        one, other = np.stack(alone[sampling]), np.stack(rows[sampling])
+        assert np.abs(one - other).max() <= 1e-6 * np.abs(one).max()
 
 
 async def test_a_static_cache_is_used_again_and_keeps_nothing_of_the_request_before() -> None:

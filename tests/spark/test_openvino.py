@@ -19,7 +19,7 @@ from tts_plugin.config import OpenVinoSettings
 from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.lm.hf import load_qwen2
-from tts_plugin.engines.spark.lm.openvino import PREFILL_TOKENS, OpenVinoLM, properties
+from tts_plugin.engines.spark.lm.openvino import PREFILL_TOKENS, properties
 from tts_plugin.engines.spark.lm.openvino_net import Net, Past, Piece, Read, Reads
 from tts_plugin.engines.spark.lm.openvino_weights import Source, Weights, compressed
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
@@ -343,7 +343,8 @@ def test_a_sequence_that_is_freed_as_its_read_begins_keeps_no_page(tmp_path: Pat
 
 
 async def test_memory_is_flat_over_many_utterances_of_which_a_third_is_cancelled() -> None:
-    lm: OpenVinoLM = tiny_lm.openvino_lm()
+    net = tiny_lm.net()
+    lm = tiny_lm.openvino_lm(lambda: net)
     process = psutil.Process()
 
     async def some(first: int) -> int:
@@ -354,9 +355,9 @@ async def test_memory_is_flat_over_many_utterances_of_which_a_third_is_cancelled
 
     for first in range(0, 100, 10):
         await some(first)
-    pages = tiny_lm.net().pages
+    pages = net.pages
     sizes = [await some(first) for first in range(100, 500, 10)]
     await lm.aclose()
     slope, _ = np.polyfit(np.arange(len(sizes)) * 10, sizes, 1)
-    assert tiny_lm.net().pages == pages
+    assert net.pages == pages
     assert slope < 5_000, f"{slope:.0f} bytes an utterance stay"

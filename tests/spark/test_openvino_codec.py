@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 from functools import cache
 from itertools import pairwise
@@ -127,6 +129,9 @@ def load(cache: Path, folder: Path = TINY_DIR) -> BiCodec:
 def test_it_is_converted_once_and_then_read_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    left = tmp_path / "openvino" / ".0123-codec.1.0123abcd.part"  # of one that was killed long ago
+    left.mkdir(parents=True)
+    os.utime(left, (0, 0))
     first = load(tmp_path)
     assert [path.suffix for path in (tmp_path / "openvino").iterdir()] == [""], "nothing half made is left"
 
@@ -139,6 +144,15 @@ def test_it_is_converted_once_and_then_read_from_the_cache(
         CodecWindow(IO["long_semantic"][0, :40], first.speaker(IO["long_global"].squeeze(1))[0], 5, 25)
     ]
     assert torch.equal(first.decode_windows([window])[0], again.decode_windows([window])[0])
+
+
+def test_converting_it_tells_nobody_and_forks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """openvino.convert_model reports to its makers, each time from a fork of the process."""
+    started: list[str] = []
+    monkeypatch.setattr(multiprocessing.Process, "start", lambda process: started.append(process.name))
+    weights = Weights(Stored(draw(TINY, seed=3)))
+    openvino_nets(weights, TINY, threads=1)
+    assert started == []
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:

@@ -228,6 +228,29 @@ async def test_a_first_window_is_decoded_while_the_language_model_is_held_and_no
     worker.close()
 
 
+async def test_what_a_token_costs_is_without_the_wait_for_the_codecs_thread(codec: BiCodec) -> None:
+    worker, hand = SerialWorker("test codec"), Hand()
+    vocoder = Vocoder(codec, worker, clock=hand)
+    codes, speaker, _ = utterance(codec, 20)
+    go_on = threading.Event()
+
+    def enrol() -> None:
+        assert go_on.wait(10)
+        hand.now_s += 5.0
+
+    enrolment = asyncio.create_task(worker.run(enrol))
+    await asyncio.sleep(0)
+    decoding = asyncio.create_task(vocoder.decode(codes, speaker, 0, 20))
+    for _ in range(5):
+        await asyncio.sleep(0)  # it has asked, by now
+    before = vocoder.s_per_token
+    go_on.set()
+    await asyncio.gather(enrolment, decoding)
+    assert vocoder.s_per_token < before
+    await vocoder.aclose()
+    worker.close()
+
+
 async def test_windows_of_eight_speakers_asked_for_at_once_are_their_own(
     vocoder: Vocoder, gate: Gate
 ) -> None:

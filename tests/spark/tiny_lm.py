@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -87,11 +89,16 @@ def lm() -> HfLM:
     return HfLM(model, vocabulary())
 
 
-@cache
 def net() -> Net:
-    """The same model compiled by OpenVINO, as if loaded: a test need not wait. One LM at a time."""
-    with TemporaryDirectory() as folder:
-        return opened(saved(Path(folder)), Path(folder))
+    """The same model compiled by OpenVINO, for one LM: after that is closed, its thread may read on."""
+    return opened(_folder(), _folder())
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(mkdtemp())
+    atexit.register(rmtree, folder, ignore_errors=True)
+    return saved(folder)
 
 
 def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8", told: Told | None = EXACT) -> Net:
@@ -103,7 +110,11 @@ def opened(model_dir: Path, cache_dir: Path, weights: Weights = "int8", told: To
     return Net(source, place, usual if told is None else {"INFERENCE_NUM_THREADS": 1, **told})
 
 
-def openvino_lm(load: Callable[[], Reads] = net) -> OpenVinoLM:
+def openvino_lm(load: Callable[[], Reads] | None = None) -> OpenVinoLM:
+    """load: None for a net that is there already, so that no test waits for it."""
+    if load is None:
+        ready = net()
+        return openvino_lm(lambda: ready)
     ids = vocabulary()
     return OpenVinoLM(load, ids, tokens=ids.id_count + 6, context=512)
 

@@ -201,7 +201,7 @@ def lm_speed(bench: Bench) -> Iterator[Row]:
 
 
 def codec_speed(bench: Bench) -> Iterator[Row]:
-    """A window of 25 + 16 with its context, and a first window of 8 + 8, alone and batched."""
+    """A window of 25 + 16 with its context, and a first window of 6 + 8, alone and batched."""
     for dtype in ("float32", "bfloat16"):
         codec = bench.codec(dtype, bench.device)
         for fixed in (False, True):
@@ -215,10 +215,10 @@ def codec_speed(bench: Bench) -> Iterator[Row]:
 
 
 def first_sound(bench: Bench) -> Iterator[Row]:
-    """Prompt to the samples of a first window of 8 + 8 tokens, and of the 50 that other servers wait for."""
+    """Prompt to the samples of a first window of 6 + 8 tokens, and of the 50 that other servers wait for."""
     codec = bench.codec("bfloat16", bench.device)
     for static in (False, True):
-        for emitted, ahead in ((8, 8), (50, 0)):
+        for emitted, ahead in ((6, 8), (50, 0)):
             ms = asyncio.run(_first_ms(bench, codec, static, emitted, ahead))
             kind = "static cache" if static else "growing cache"
             nets = f"LM {bench.dtype}, {kind}, codec bfloat16"

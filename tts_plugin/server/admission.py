@@ -18,7 +18,10 @@ from tts_plugin.timing import Clock
 
 log = logging.getLogger(__name__)
 
-_HIBARI_PER_CPU = 25  # of those that its threads keep busy, and one for all the rest
+# Of the cores that its threads keep busy, and one for all the rest. `bench capacity` found 45 turns on two
+# cores (docs/benchmarks.md), 22 each, though making the sound alone takes 0.012 of a core: the rest is the
+# server's and its clients'. A margin below, because beyond it not one turn runs dry but most do.
+_HIBARI_PER_CPU = 20
 _SPARK_GPU = 32
 _ANY_OTHER = 64
 _RETRY_S = (0.5, 30.0)  # bounds of what those who are refused are told

@@ -51,7 +51,7 @@ def create_app(
     ledger = Ledger(metrics)
     limits = limits or Limits()
     streams = Streams(settings, voices, loaded, worker, ledger, limits)
-    openai = OpenAI(settings, voices, loaded, worker, ledger, limits.stall_s)
+    openai = OpenAI(settings, voices, loaded, worker, ledger, limits)
 
     def to_warm() -> tuple[str, ...]:
         return (voices.default.engine,) if settings.engine.warm is None else settings.engine.warm

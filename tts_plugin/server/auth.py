@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tts_plugin.config import ServerSettings
 from tts_plugin.hosts import is_loopback, name_of
-from tts_plugin.server.openai_errors import error_body, type_of
+from tts_plugin.server.openai_errors import RETRY_S, error_body, type_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Refusal:
     retryable: bool = False
 
     def response(self) -> JSONResponse:
-        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
+        headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": str(RETRY_S)}}.get(self.status)
         body = error_body(self.code, self.message, self.retryable, type_of(self.status))
         return JSONResponse(body, self.status, headers)
 

@@ -22,11 +22,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tts_plugin.config import Settings
 from tts_plugin.engine import Engine, Turn
-from tts_plugin.errors import SynthesisFailed, TTSError
+from tts_plugin.errors import Overloaded, SynthesisFailed, TTSError
 from tts_plugin.server.encoders import Encoder, encoder
 from tts_plugin.server.engines import Engines
 from tts_plugin.server.ledger import Ledger, Outcome
-from tts_plugin.server.openai_errors import BadParameter, TooLarge, answer, body_of
+from tts_plugin.server.openai_errors import BadParameter, TooLarge, TooSlow, answer, body_of
 from tts_plugin.server.openai_request import (
     ALIASES,
     SpeechRequest,
@@ -35,6 +35,7 @@ from tts_plugin.server.openai_request import (
     no_model,
     parse,
 )
+from tts_plugin.server.stream import Limits
 from tts_plugin.utterance import Utterance
 from tts_plugin.voices import VoiceRegistry
 from tts_plugin.worker import SerialWorker
@@ -62,7 +63,8 @@ class Order:
 
 
 class OpenAI:
-    """Owns the thread that compresses audio. stall_s: how long a client may take nothing until it is left."""
+    """Owns the thread that compresses audio. At most `settings.server.max_connections` requests for speech
+    at once, from the first byte of a body to the last of the answer."""
 
     def __init__(
         self,
@@ -71,14 +73,16 @@ class OpenAI:
         engines: Engines,
         worker: SerialWorker,
         ledger: Ledger,
-        stall_s: float,
+        limits: Limits,
     ) -> None:
         self._ledger = ledger
+        self._most = settings.server.max_connections
+        self._open = 0
         self._max_text_chars = settings.engine.max_text_chars
         self._registry = registry
         self._engines = engines
         self._worker = worker
-        self._stall_s = stall_s
+        self._limits = limits
         self._encoding = SerialWorker("encoder")
         self._created = int(time.time())
 
@@ -106,25 +110,44 @@ class OpenAI:
 
     async def speech(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak the text of the request; an error before the first sound is a whole answer."""
+        if self._open >= self._most:
+            full = Overloaded(f"{self._most} requests for speech are open, all there may be; try again later")
+            await self._refuse(full, scope, receive, send)
+            return
+        self._open += 1
+        try:
+            await self._answered(scope, receive, send)
+        finally:
+            self._open -= 1
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             order = await self._order(await self._body(Request(scope, receive)))
         except ClientDisconnect:
             return
         except TTSError as error:
-            self._ledger.close("error", None, None, {}, code=error.code)
-            await answer(error)(scope, receive, send)
+            await self._refuse(error, scope, receive, send)
             return
-        await _Speech(order, self._encoding, self._ledger, self._stall_s, scope, receive, send).run()
+        stall_s = self._limits.stall_s
+        await _Speech(order, self._encoding, self._ledger, stall_s, scope, receive, send).run()
+
+    async def _refuse(self, error: TTSError, scope: Scope, receive: Receive, send: Send) -> None:
+        self._ledger.close("error", None, None, {}, code=error.code)
+        await answer(error)(scope, receive, send)
 
     async def _body(self, request: Request) -> bytes:
         most = self._max_text_chars * _BYTES_PER_CHAR + _OTHER_BYTES
         body, size = bytearray(), 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= most:
-                body += chunk
-            elif size > most * _PATIENCE:
-                break
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size <= most:
+                        body += chunk
+                    elif size > most * _PATIENCE:
+                        break
+        except TimeoutError:
+            raise TooSlow(None, f"the body did not end within {self._limits.body_s:g} s; ask again") from None
         if size > most:
             raise TooLarge(None, f"the body has more than {most} bytes; split the text")
         return bytes(body)

@@ -34,7 +34,7 @@ _TELLING: dict[type[TTSError], tuple[int, str, str | None]] = {
     EngineUnavailable: (503, "server_error", None),
 }
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error"}
-_RETRY_S = 1  # what Retry-After says if the error does not know better
+RETRY_S = 1  # what Retry-After says if the error does not know better
 
 
 class BadParameter(BadRequest):
@@ -61,6 +61,13 @@ class TooLarge(BadParameter):
     status = 413
 
 
+class TooSlow(BadParameter):
+    """The body did not come in time."""
+
+    code = "request_timeout"
+    status = 408
+
+
 def error_body(
     code: str, message: str, retryable: bool, kind: str, param: str | None = None
 ) -> dict[str, Any]:
@@ -81,7 +88,9 @@ def answer(error: TTSError) -> JSONResponse:
     headers = {}
     if status in (429, 503):
         wait_s = error.retry_after_s if isinstance(error, Overloaded) else None
-        headers["Retry-After"] = str(math.ceil(_RETRY_S if wait_s is None else wait_s))
+        headers["Retry-After"] = str(math.ceil(RETRY_S if wait_s is None else wait_s))
+    if status in (408, 413):
+        headers["Connection"] = "close"  # the rest of the body may still come
     if status >= 500 and not error.retryable:
         headers["x-should-retry"] = "false"  # OpenAI's clients try a 5xx again unless told not to
     return JSONResponse(body_of(error), status, headers)

@@ -36,11 +36,13 @@ _CLOSE_S = 1.0  # for the last words to a client that is sent away
 class Limits:
     """What a client may cost, beside the limits in the settings.
 
-    stall_s: without taking a byte, then it is disconnected. garbage: unreadable messages in a row.
-    complaints: errors that wait because the client does not read them.
+    stall_s: without taking a byte, then it is disconnected. body_s: for the whole body of a request, however
+    it trickles. garbage: unreadable messages in a row. complaints: errors that wait because the client does
+    not read them.
     """
 
     stall_s: float = STALL_S
+    body_s: float = 20.0
     garbage: int = 20
     complaints: int = 64
 

@@ -142,6 +142,7 @@ class _Speech:
         """The segment's samples, piece by piece, and whether a piece is its last."""
         text = spell_out(segment.text, self._turn.voice.language)
         vocoder, codes = self._parts.vocoder, list[int]()
+        self._playing.asked()
         window = Window(self._shape, vocoder.codec.reach)
         pace = Pace(self._turn.pace, self._rate)
         async with read_ahead(self._watched(segment.index, text), _AHEAD) as batches:
@@ -153,6 +154,7 @@ class _Speech:
                     pcm = self._handed_out(pace.push(await self._decode(codes, cut)))
                     if len(pcm):
                         yield pcm, False
+                        self._playing.asked()
         for cut in window.flush():
             pcm = np.concatenate((pace.push(await self._decode(codes, cut)), pace.flush()))
             yield self._handed_out(pcm), True

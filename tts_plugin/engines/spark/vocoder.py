@@ -117,9 +117,7 @@ class Vocoder:
     async def _decode(self, batch: list[_Asked]) -> None:
         try:
             with self._hold() if any(asked.is_first for asked in batch) else nullcontext():
-                begun_s = time.perf_counter()
-                waves = await self._worker.run(self.codec.decode_windows, [asked.window for asked in batch])
-                took_s = time.perf_counter() - begun_s
+                waves, took_s = await self._worker.run(self._timed, [asked.window for asked in batch])
         except Exception as error:  # of the codec or the device: it belongs to those whose windows these are
             if len(batch) > 1:  # to one of them, or they were too many
                 for asked in batch:
@@ -137,6 +135,13 @@ class Vocoder:
         for asked, wave in zip(batch, waves, strict=True):
             if not asked.done.done():
                 asked.done.set_result(wave)
+
+    def _timed(self, windows: Sequence[CodecWindow]) -> tuple[list[torch.Tensor], float]:
+        """On the worker: the samples, and how long they took without the wait for whatever else runs there,
+        such as an enrolment."""
+        begun_s = self._clock()
+        waves = self.codec.decode_windows(windows)
+        return waves, self._clock() - begun_s
 
 
 def _drop(batch: Iterable[_Asked]) -> None:

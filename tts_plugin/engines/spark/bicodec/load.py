@@ -13,6 +13,7 @@ from tts_plugin.engines.spark.bicodec.model import BiCodec
 from tts_plugin.engines.spark.bicodec.nets import Nets
 from tts_plugin.engines.spark.bicodec.weights import WEIGHTS_FILE, CheckpointFile, Listing, Spec, Weights
 from tts_plugin.engines.spark.model_files import TensorFile
+from tts_plugin.engines.spark.parts import sweep
 from tts_plugin.errors import ConfigError, did_you_mean
 
 Runtime = Literal["torch", "openvino"]
@@ -66,6 +67,8 @@ def openvino_nets(
     from tts_plugin.engines.spark.bicodec.openvino_nets import OpenVinoNets
 
     place = None if cache is None else place_of(cache, fingerprint, sizes)
+    if place is not None:
+        sweep(place.parent)
     graphs = None if place is None else read(place)
     if graphs is None:
         graphs = converted(weights.as_float32().on_cpu(), sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,12 +17,15 @@ import numpy as np
 import openvino as ov
 import torch
 from openvino import opset13 as ops
+from openvino.frontend import FrontEndManager
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor
 
 from tts_plugin.engines.spark.bicodec.config import CodecSizes
 from tts_plugin.engines.spark.bicodec.generator import Span
 from tts_plugin.engines.spark.bicodec.nets import nets_of, steered
 from tts_plugin.engines.spark.bicodec.weights import Weights
+from tts_plugin.engines.spark.parts import part_of
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
 
@@ -62,7 +64,7 @@ def read(place: Path) -> Graphs | None:
 
 def write(graphs: Graphs, place: Path) -> None:
     """Keep them at `place`, whole or not at all; of two processes that do so at once the first one's stay."""
-    part = place.with_name(f".{place.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    part = part_of(place)
     try:
         part.mkdir(parents=True)
         try:
@@ -121,7 +123,15 @@ def _traced(call: Any, example: tuple[Tensor, ...]) -> Any:
         # the check would trace it twice more: 13 of 19 s
         trace = cast(Callable[..., torch.jit.ScriptModule], torch.jit.trace)
         script = trace(_Module(call), example, check_trace=False)
-        return ov.convert_model(script, example_input=example)
+        # as openvino.convert_model does it, which reports each conversion to Google Analytics besides, from
+        # forks of this process, and waits for them
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        decoder = TorchScriptPythonDecoder(script, example_input=example)  # in use until all is converted
+        loaded = frontend.load(decoder)
+        for place, tensor in zip(loaded.get_inputs(), example, strict=True):
+            loaded.set_partial_shape(place, ov.PartialShape([-1] * tensor.dim()))
+            loaded.set_element_type(place, ov.Type(tensor.numpy().dtype))
+        return frontend.convert(loaded)
 
 
 def _without_sines(model: Any) -> Any:

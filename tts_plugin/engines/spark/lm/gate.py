@@ -11,28 +11,24 @@ class Gate:
     """Open unless somebody holds it. Belongs to one event loop at a time."""
 
     def __init__(self) -> None:
-        self._holders = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._held: set[asyncio.Event] = set()  # of each block that runs: set when it ends
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Shut while the block runs, and until the last of several blocks ends."""
-        self._holders += 1
+        """Shut while the block runs, to all who come to it before the block ends."""
+        over = asyncio.Event()
+        self._held.add(over)
         try:
             yield
         finally:
-            self._holders -= 1
-            if not self._holders:
-                for future in self._waiting:
-                    if not future.done():
-                        future.set_result(None)
+            self._held.discard(over)
+            over.set()
 
     async def opened(self) -> None:
-        """Return when nobody holds it; at once if so."""
-        while self._holders:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.add(future)
-            try:
-                await future
-            finally:
-                self._waiting.discard(future)
+        """Return when all who hold it now have let go; at once if nobody does.
+
+        Who takes it meanwhile is not waited for: blocks that follow one another without a break keep back
+        one step each, and never all of them.
+        """
+        for over in list(self._held):
+            await over.wait()

@@ -6,11 +6,9 @@ import hashlib
 import json
 import logging
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from tts_plugin.engines.spark.lm_config import LmConfig
 from tts_plugin.engines.spark.mapped import MappedTensors, blocks
 from tts_plugin.engines.spark.model_files import ModelFiles, TensorFile
+from tts_plugin.engines.spark.parts import part_of, sweep
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
@@ -61,12 +60,12 @@ def compressed(source: Source, cache: Path, progress: Progress | None = None) ->
     the checkpoint does not fit or the disk is full.
     """
     place = source.place(cache)
+    sweep(place.parent)
     if place.exists():
         return place
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(place)
-        part = place.with_name(f".{place.stem}.{os.getpid()}.{secrets.token_hex(4)}.part")
+        part = part_of(place)
         try:
             _write(part, source, progress or Bar().show)
             part.replace(place)
@@ -218,21 +217,3 @@ def _scale(peak: NDArray[np.float32], most: int) -> NDArray[np.float32]:
 
 def _group(width: int) -> int:
     return _GROUP if width % _GROUP == 0 else width
-
-
-def _sweep(place: Path) -> None:
-    """Remove what a killed conversion of the same weights left behind; its name says whose it is."""
-    for part in place.parent.glob(f".{place.stem}.*.part"):
-        with suppress(OSError, ValueError, IndexError):
-            if not _lives(int(part.name.split(".")[-3])):
-                part.unlink()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

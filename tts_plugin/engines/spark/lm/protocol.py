@@ -49,9 +49,11 @@ class SemanticLM(Protocol):
         ...
 
     def hold(self) -> AbstractContextManager[None]:
-        """No step begins while the block runs, so that something more urgent has the cores; the step that
-        runs goes on. Several may hold it at once. Entered on the event loop that the requests run on. A
-        backend whose steps run in another process, on a device of its own, keeps none back."""
+        """No step that is asked for in the block begins before its end, so that something more urgent has the
+        cores; the step that runs goes on. Several may hold it at once. Of blocks that follow one another
+        without a break each keeps back one step of a request, so that steps go on. Entered on the event loop
+        that the requests run on. A backend whose steps run in another process, on a device of its own, keeps
+        none back."""
         ...
 
     async def warm_up(self) -> None:
