@@ -1,8 +1,10 @@
 # make call   talk to the agent in the browser        make test   the whole suite
 # make check  lint, types, import rules               PORT=8080   where the page is served
+# make mini MINUTES=120  a small Spark model from nothing, into build/mini; the same again goes on with it
 # make test-vllm  the language model in vLLM, in an environment of its own (4 GB; Linux)
 PYTHON ?= python3
 PORT ?= 8080
+MINUTES ?= 120
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM := .venv-vllm
@@ -10,7 +12,7 @@ CHROMIUM := /usr/bin/chromium
 # of the tests: pinned, and installed before anything asks for another; a CPU build will do
 TORCH := torch==2.13.0
 
-.PHONY: call test test-vllm check format bench clean
+.PHONY: call test test-vllm check format bench mini clean
 
 call: $(VENV)/installed-all
 	$(BIN)/sparkvoice call --port $(PORT)
@@ -40,6 +42,11 @@ bench: $(VENV)/installed-all
 	$(BIN)/sparkvoice bench latency
 	$(BIN)/sparkvoice bench turn
 	$(BIN)/sparkvoice bench bargein
+
+# hibari speaks the data; the quotations that it reads are Debian's package fortunes
+mini: $(VENV)/installed-dev
+	@test -d /usr/share/games/fortunes || { echo "no quotations to read: apt-get install fortunes"; exit 1; }
+	$(BIN)/python -m training all --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) $(VLLM) build dist *.egg-info

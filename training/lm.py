@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from training.budget import Budget
 from training.codes import Heard
 from training.progress import Progress
 from training.sizes import CODEC, LM
@@ -22,13 +23,17 @@ from tts_plugin.engines.spark.tokenizer import encoded, read_tokenizer
 from tts_plugin.engines.spark.vocabulary import Vocabulary
 
 RATE_OF_LEARNING = 1.5e-3
-TOKENS = 6000  # of a batch
+TOKENS = 3600  # of a batch
 _NEIGHBOURS = 96  # utterances of like length that a batch is drawn from
 _HELD_OUT = 200  # utterances
 _OTHER_SPEAKER = 0.5  # how often the prompt's speaker is taken from another utterance
+_PAIRS = 0.2  # how often two utterances are one, as when a turn goes on after its first sentence
 _CHECK_EVERY = 200  # steps
+_ALL_LENGTHS = 1200  # steps until all utterances are drawn
 _SAVE_S = 120.0
 _IGNORED = -100
+
+Row = tuple[list[int], list[int]]
 
 
 class Words:
@@ -43,10 +48,12 @@ class Words:
         self.begin = added["<|endoftext|>"]
         self.prompts = Prompts(self.ids, lambda text: encoded(tokenizer, text))
 
-    def written(self, one: Heard, globals_: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The prompt, and what should follow."""
-        prompt = [*self.prompts.clone(one.text, globals_), self.ids.start_semantic]
-        return prompt, [self.ids.semantic_first + int(code) for code in one.semantic] + [self.ids.eos]
+    def written(self, said: Sequence[Heard], globals_: Sequence[int]) -> Row:
+        """The prompt, and what should follow, of utterances that are spoken as one."""
+        text = " ".join(one.said.text for one in said)
+        prompt = [*self.prompts.clone(text, globals_), self.ids.start_semantic]
+        codes = [self.ids.semantic_first + int(code) for one in said for code in one.semantic]
+        return prompt, [*codes, self.ids.eos]
 
 
 class LmTraining:
@@ -54,6 +61,7 @@ class LmTraining:
 
     def __init__(self, folder: Path, heard: list[Heard], *, device: torch.device, seed: int = 0) -> None:
         torch.manual_seed(seed)
+        heard = [one for one in heard if one.said.text]
         self._dice = random.Random(seed)
         self._path = folder / "lm.pt"
         self._device = device
@@ -63,8 +71,9 @@ class LmTraining:
         self._globals = [one.globals_.tolist() for one in heard]
         shuffled = random.Random(1).sample(range(len(heard)), len(heard))
         self._heard = heard
-        self._held_out = shuffled[:_HELD_OUT]
-        self._pool = sorted(shuffled[_HELD_OUT:], key=lambda at: self._length(heard[at]))
+        held_out = min(_HELD_OUT, len(heard) // 10)
+        self._held_out = shuffled[:held_out]
+        self._pool = sorted(shuffled[held_out:], key=lambda at: self._length(heard[at]))
         # as many rows are drawn from as speech can be: the codes, and the end
         ids = self.words.ids
         rows = [*range(ids.semantic_first, ids.semantic_first + ids.semantic_count), ids.eos]
@@ -77,26 +86,30 @@ class LmTraining:
         self._learner = torch.optim.AdamW(groups, RATE_OF_LEARNING, (0.9, 0.98))
         self._progress = Progress(folder / "lm.csv")
         self.step = 0
+        self.spent_s = 0.0
         if self._path.is_file():
             state = torch.load(self._path, map_location=device, weights_only=True)
             self.model.load_state_dict(state["model"])
             self._learner.load_state_dict(state["learner"])
-            self.step = int(state["step"])
+            self.step, self.spent_s = int(state["step"]), float(state["spent_s"])
 
-    def run(self, minutes: float, *, short_first: bool, decay: bool) -> None:
-        """Train for so long. short_first: begin with short utterances, on which the alignment of text and
-        sound is learnt soonest. decay: let the learning rate fall to nothing by the end."""
-        begun_s = saved_s = time.monotonic()
-        while (done := (time.monotonic() - begun_s) / (minutes * 60)) < 1:
+    def run(self, minutes: float, *, cores: int, decay: bool) -> None:
+        """Train until so many minutes were computed in all, on so many cores. Short utterances come first, on
+        which the alignment of text and sound is learnt soonest. decay: let the learning rate fall to nothing
+        by the end."""
+        budget = Budget(minutes, cores=cores, spent_s=self.spent_s)
+        saved_s = time.monotonic()
+        while (done := budget.done) < 1:
             pace = 0.5 * (1 + math.cos(math.pi * done)) if decay else 1.0
             for group in self._learner.param_groups:
                 group["lr"] = RATE_OF_LEARNING * min(1, (self.step + 1) / 150) * (0.03 + 0.97 * pace)
-            share = min(1.0, 0.15 + 2 * done) if short_first else 1.0
+            share = min(1.0, 0.2 + self.step / _ALL_LENGTHS)
             told = {"loss": self._one_step(int(len(self._pool) * share))}
             if (self.step + 1) % _CHECK_EVERY == 0:
                 told |= self._checked()
             self._progress.note(self.step, told)
             self.step += 1
+            self.spent_s = budget.spent_s
             if time.monotonic() - saved_s > _SAVE_S:
                 self.save()
                 saved_s = time.monotonic()
@@ -108,39 +121,42 @@ class LmTraining:
             "model": self.model.state_dict(),
             "learner": self._learner.state_dict(),
             "step": self.step,
+            "spent_s": self.spent_s,
         }
         torch.save(state, part)
         part.replace(self._path)
 
     def _length(self, one: Heard) -> int:
-        return len(one.text) + len(one.semantic)
+        return len(one.said.text) + len(one.semantic)
 
     def _one_step(self, share: int) -> float:
         self.model.train()
         first = self._dice.randrange(max(1, share - _NEIGHBOURS))
         near = self._pool[first : first + _NEIGHBOURS]
         longest = self._length(self._heard[near[-1]]) + 40
-        chosen = self._dice.sample(near, min(len(near), max(2, TOKENS // longest)))
-        loss, _ = self._loss([self._row(at) for at in chosen])
+        together = 2 if share == len(self._pool) and self._dice.random() < _PAIRS else 1
+        count = min(len(near) // together, max(2, TOKENS // (together * longest)))
+        chosen = self._dice.sample(near, together * count)
+        loss, _ = self._loss([self._row(chosen[row::count]) for row in range(count)])
         self._learner.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self._learner.step()
         return loss.item()
 
-    def _row(self, at: int) -> tuple[list[int], list[int]]:
+    def _row(self, places: Sequence[int]) -> Row:
         other = self._dice.random() < _OTHER_SPEAKER
-        globals_ = self._globals[self._dice.randrange(len(self._globals)) if other else at]
-        return self.words.written(self._heard[at], globals_)
+        globals_ = self._globals[self._dice.randrange(len(self._globals)) if other else places[-1]]
+        return self.words.written([self._heard[at] for at in places], globals_)
 
     @torch.no_grad()
     def _checked(self) -> dict[str, float]:
         self.model.train(False)
-        rows = [self.words.written(self._heard[at], self._globals[at]) for at in self._held_out[:32]]
+        rows = [self.words.written([self._heard[at]], self._globals[at]) for at in self._held_out[:32]]
         loss, right = self._loss(rows)
         return {"held_out": loss.item(), "right": right}
 
-    def _loss(self, rows: list[tuple[list[int], list[int]]]) -> tuple[Tensor, float]:
+    def _loss(self, rows: list[Row]) -> tuple[Tensor, float]:
         length = max(len(prompt) + len(codes) for prompt, codes in rows)
         read = torch.full((len(rows), length), self.words.begin)
         due = torch.full((len(rows), length), _IGNORED)

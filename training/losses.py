@@ -9,12 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from training.speech import HOP
 from tts_plugin.engines.spark.bicodec.config import MelSizes
 from tts_plugin.engines.spark.bicodec.mel import mel_bands
 
 _RATE = 16000
 _SPECTRA = ((256, 20), (512, 40), (1024, 80), (2048, 100))  # window, bands
 _FLOOR = 1e-4
+_SAID, _PITCH = 80, 120  # bands that are told before there is a wave
+_PITCH_SHARE = 0.3
 _JUDGED = (256, 512, 1024)  # windows of the discriminators
 
 
@@ -39,6 +42,43 @@ class Spectra(nn.Module):
             off = (ours - theirs).norm() / theirs.norm().clamp_min(1e-3)
             total = total + F.l1_loss(our_bands, their_bands) + 0.5 * off
         return total
+
+
+class Bands(nn.Module):
+    """Logarithmic mel bands at two resolutions, told from what the wave generator reads: used before there is
+    a wave. Values are about as large as 1."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self._windows = (512, 2048)  # samples; one for what is said, one for the pitch
+        self._hops = (HOP // 2, HOP)
+        for size, count in zip(self._windows, (_SAID, _PITCH), strict=True):
+            table = mel_bands(MelSizes(_RATE, size, size, size // 4, 20.0, None, count))
+            table = table / table.sum(0, keepdims=True).clip(1e-9)
+            self.register_buffer(f"bands{size}", torch.from_numpy(table).float())
+            self.register_buffer(f"window{size}", torch.hann_window(size))
+        self._tell = nn.Linear(channels, 2 * _SAID + _PITCH)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """[B, C, T] -> [B, T, all bands]."""
+        told: Tensor = self._tell(frames.transpose(1, 2))
+        return told
+
+    def due(self, wave: Tensor) -> Tensor:
+        """What should be told of the samples [B, T * HOP]: [B, T, all bands]."""
+        found = []
+        for size, hop in zip(self._windows, self._hops, strict=True):
+            window, bands = getattr(self, f"window{size}"), getattr(self, f"bands{size}")
+            spectrum = torch.stft(wave, size, hop, size, window, return_complex=True).abs()
+            frames = spectrum[..., : wave.shape[-1] // hop].transpose(1, 2) @ bands
+            frames = (torch.log(frames / size**0.5 + 1e-4) + 4) / 2
+            found.append(frames.reshape(len(wave), wave.shape[-1] // HOP, -1))
+        return torch.cat(found, dim=2)
+
+    def off(self, told: Tensor, due: Tensor) -> Tensor:
+        """How far bands are from what they should be; the pitch counts less than what is said."""
+        said = F.l1_loss(told[..., : 2 * _SAID], due[..., : 2 * _SAID])
+        return said + _PITCH_SHARE * F.l1_loss(told[..., 2 * _SAID :], due[..., 2 * _SAID :])
 
 
 class Judge(nn.Module):

@@ -19,12 +19,12 @@ REF_S = 3.0  # of a clip that the speaker is taken from
 CODEC = CodecSizes(
     mel_params=MelSizes(16000, 1024, 640, 320, 10.0, None, 80),
     # it hears the mel bands themselves, where the published one hears wav2vec2
-    encoder=NetSizes(80, 192, 512, 4, 128),
+    encoder=NetSizes(80, 160, 448, 4, 128),
     quantizer=QuantizerSizes(128, 1024, 8),
-    speaker_encoder=SpeakerSizes(80, 128, 64, 32, (4, 4, 4, 4, 4, 4), 1, 128, 256),
+    speaker_encoder=SpeakerSizes(80, 128, 64, 16, (4, 4, 4, 4, 4), 1, 128, 256),
     prenet=PrenetSizes(128, 192, 512, 6, 128, condition_dim=128),
     postnet=PrenetSizes(128, 16, 16, 1, 128),  # served in training only, and not in ours
-    decoder=GeneratorSizes(128, 256, (8, 5, 4, 2), (16, 11, 8, 4)),
+    decoder=GeneratorSizes(128, 192, (8, 5, 4, 2), (16, 11, 8, 4)),
 )
 
 

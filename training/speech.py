@@ -130,7 +130,7 @@ def real_clips(clips: Path) -> Sequence[tuple[Samples, int, str]]:
     names = real_names(clips)
     found = []
     for name, entry in _listed(clips).items():
-        wave, rate = soundfile.read(clips / f"{name}.wav")
+        wave, rate = soundfile.read(clips / f"{name}.flac")
         resampled = soxr.resample(wave, rate, RATE, quality="HQ") if rate != RATE else wave
         found.append(
             (levelled(resampled), len(SPEAKERS) + names.index(entry["speaker"]), entry["text"] or "")

@@ -33,13 +33,14 @@ from tts_plugin.engines.spark.bicodec.random_weights import draw
 from tts_plugin.engines.spark.bicodec.weights import WEIGHTS_FILE, CheckpointFile, Stored, Weights
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.clip import examine_clip
+from tts_plugin.engines.spark.clip_features import require_features
 from tts_plugin.engines.spark.enroll import enrolled
 from tts_plugin.engines.spark.lm.scripted import Script, ScriptedLM
 from tts_plugin.engines.spark.model_files import ModelFiles
 from tts_plugin.engines.spark.new_voice import _write
 from tts_plugin.engines.spark.reference import volume_normalise
 from tts_plugin.engines.spark.speakers import Speakers
-from tts_plugin.engines.spark.speech_features import require_wav2vec2, speech_features
+from tts_plugin.engines.spark.speech_features import speech_features
 from tts_plugin.engines.spark.voice import SparkVoice
 from tts_plugin.errors import BadRequest, ConfigError
 from tts_plugin.voices import VoiceRegistry
@@ -130,6 +131,18 @@ def old_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.fixture
+def hears_mel(model: Path) -> Path:
+    """A checkpoint whose semantic encoder hears the codec's own mel bands."""
+    encoder = dataclasses.replace(TINY.encoder, input_channels=TINY.mel_params.num_mels)
+    sizes = dataclasses.replace(TINY, encoder=encoder)
+    (model / CONFIG_FILE).write_text(yaml.safe_dump(sizes.as_yaml()))
+    save_file(draw(sizes), model / WEIGHTS_FILE)
+    with ModelFiles(model).config.open("a") as file:
+        file.write("semantic_features: mel\n")
+    return model
+
+
 @pytest.fixture(scope="module")
 def pretraining() -> Wav2Vec2ForPreTraining:
     torch.manual_seed(0)
@@ -195,11 +208,17 @@ class Harm:
         return os.mkdir, (str(self.path),)
 
 
+def test_without_wav2vec2_a_transcript_is_refused_unless_the_checkpoint_hears_mel_bands(
+    tiny_model: Path, hears_mel: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"wav2vec2.* is not there.*model fetch .*--transcripts; or leave"):
+        require_features(Checkpoint.open(tiny_model))
+    require_features(Checkpoint.open(hears_mel))
+
+
 def test_weights_that_cannot_be_used_are_told_in_words_and_run_no_code(
     tmp_path: Path, pretraining: Wav2Vec2ForPreTraining
 ) -> None:
-    with pytest.raises(ConfigError, match=r"wav2vec2.* is not there.*model fetch .*--transcripts; or leave"):
-        require_wav2vec2(tmp_path)
     folder = written(tmp_path / "w2v", pretraining, "bin")
     weights = folder / "pytorch_model.bin"
 
@@ -373,6 +392,22 @@ def test_a_transcript_brings_the_codes_of_the_clip(
     assert list(voice("eva").semantic_tokens) == kept()["semantic_tokens"]
     assert list(voice("eva").global_tokens) == kept()["global_tokens"]
     assert len(kept()["semantic_tokens"]) == 264
+
+
+def test_where_the_checkpoint_hears_mel_bands_a_transcript_needs_nothing_else(
+    hears_mel: Path, enroll: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_TTS_MODEL", str(hears_mel))
+    enroll(CLIP, "--id", "ava", "--transcript", SAID)
+    assert len(kept()["semantic_tokens"]) == 265  # 84,800 samples, a code for every 320
+
+    checkpoint = Checkpoint.open(hears_mel)
+    weights = Weights(CheckpointFile(hears_mel / WEIGHTS_FILE), torch.float32, torch.device("cpu"))
+    codec = BiCodec(weights, read_sizes(hears_mel))
+    clip = examine_clip(CLIP, rate=codec.rate, used_s=checkpoint.sizes.ref_s, transcribed=True)
+    bands = codec.mel_features(torch.from_numpy(volume_normalise(clip.wave)).float()[None])
+    assert bands.shape == (1, 265, TINY.mel_params.num_mels)
+    assert kept()["semantic_tokens"] == codec.encode_semantic(bands)[0].tolist()
 
 
 def test_a_voice_that_is_there_is_replaced_only_by_force(

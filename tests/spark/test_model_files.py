@@ -308,6 +308,18 @@ def test_a_file_that_is_no_tokenizer_is_named(content: str, model: Path) -> None
         ),
         ("config.yaml", "ref_segment_duration: 6", "ref: 6", 'missing key "ref_segment_duration"'),
         (
+            "config.yaml",
+            "volume_normalize: true",
+            "semantic_features: mel",
+            "there are 20 bands (mel_params.num_mels) for the 1024 channels of the encoder",
+        ),
+        (
+            "config.yaml",
+            "volume_normalize: true",
+            "semantic_features: hubert",
+            "semantic_features should be 'wav2vec2' or 'mel'",
+        ),
+        (
             "BiCodec/config.yaml",
             "codebook_size: 8192",
             "codebook_size: many",

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 def _told(checkpoint: Checkpoint) -> dict[str, str]:
     v, sizes = checkpoint.vocabulary, checkpoint.sizes
-    with_transcript = ModelFiles(checkpoint.path).wav2vec2.is_dir()
+    with_transcript = checkpoint.features == "mel" or ModelFiles(checkpoint.path).wav2vec2.is_dir()
     return {
         "language model": checkpoint.lm.summary(),
         "codec": checkpoint.codec.summary(),

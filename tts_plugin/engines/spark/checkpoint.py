@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import Tokenizer
@@ -20,6 +20,7 @@ from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import BadYaml, read_yaml, shown, validated
 
 T = TypeVar("T")
+Features = Literal["wav2vec2", "mel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Checkpoint:
     """What stands in a model directory.
 
     revision: changes with the codec's weights. is_noise: they are random. tokenizer: encodes text, knows no
-    control token. lm, codec: the headers of the weights.
+    control token. lm, codec: the headers of the weights. features: what the semantic encoder hears, the mel
+    bands being the codec's own.
     """
 
     path: Path
@@ -50,6 +52,7 @@ class Checkpoint:
     tokenizer: Tokenizer
     lm: TensorFile
     codec: TensorFile
+    features: Features
 
     @classmethod
     def open(cls, model_dir: Path) -> Checkpoint:
@@ -123,6 +126,7 @@ def examine(model_dir: Path) -> tuple[Checkpoint | None, list[str]]:
             tokenizer=read[0],
             lm=lm,
             codec=codec,
+            features=main.semantic_features,
         ),
         [],
     )
@@ -135,6 +139,7 @@ class _MainConfig(BaseModel):
     latent_hop_length: Annotated[int, Field(gt=0)]
     ref_segment_duration: Annotated[float, Field(gt=0)]
     random_weights: bool = False
+    semantic_features: Features = "wav2vec2"  # ours: the published file does not say
 
     @classmethod
     def read(cls, path: Path) -> _MainConfig:
@@ -146,11 +151,23 @@ def _disagreements(main: _MainConfig, codec: CodecSizes) -> list[str]:
         ("sample_rate", main.sample_rate, "mel_params.sample_rate", codec.mel_params.sample_rate),
         ("latent_hop_length", main.latent_hop_length, "product of decoder.rates", codec.decoder.hop),
     )
-    return [
+    problems = [
         f"config.yaml: {name} is {value}, but BiCodec/config.yaml has {other} for the {of}"
         for name, value, of, other in pairs
         if value != other
     ]
+    heard, bands = codec.encoder.input_channels, codec.mel_params.num_mels
+    if main.semantic_features == "mel" and heard != bands:
+        problems.append(
+            f"config.yaml: semantic_features is mel, but in BiCodec/config.yaml there are {bands} bands "
+            f"(mel_params.num_mels) for the {heard} channels of the encoder (encoder.input_channels)"
+        )
+    if main.semantic_features == "mel" and codec.mel_params.hop_length != codec.decoder.hop:
+        problems.append(
+            f"config.yaml: semantic_features is mel, but in BiCodec/config.yaml mel_params.hop_length is "
+            f"{codec.mel_params.hop_length}, and a token is {codec.decoder.hop} samples"
+        )
+    return problems
 
 
 def _unlike_codec(vocabulary: Vocabulary, codec: CodecSizes) -> list[str]:

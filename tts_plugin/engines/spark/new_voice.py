@@ -16,9 +16,9 @@ from tts_plugin.engine import ENGINES
 from tts_plugin.engines.spark.bicodec import load_bicodec
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.clip import Clip, examine_clip
+from tts_plugin.engines.spark.clip_features import clip_features, require_features
 from tts_plugin.engines.spark.enroll import enrolled
 from tts_plugin.engines.spark.model_files import configured
-from tts_plugin.engines.spark.speech_features import require_wav2vec2, speech_features
 from tts_plugin.engines.spark.token_file import Origin, Tokens, stored_text
 from tts_plugin.engines.spark.voice import SparkVoice, parse
 from tts_plugin.errors import BadRequest
@@ -49,7 +49,8 @@ def main(argv: list[str]) -> int:
     checkpoint = Checkpoint.open(configured(settings.spark))
     ref_s = checkpoint.sizes.ref_s if settings.spark.ref_s is None else settings.spark.ref_s
     transcribed = "transcript" in facts
-    wav2vec2 = require_wav2vec2(checkpoint.path) if transcribed else None
+    if transcribed:
+        require_features(checkpoint)
     clip = examine_clip(args.clip, rate=checkpoint.sizes.rate, used_s=ref_s, transcribed=transcribed)
     clip.require()
     for finding in clip.findings:
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
     if "consent" not in facts:
         print("nothing says that the speaker agreed: --consent-by NAME --consent-date YYYY-MM-DD (warning)")
 
-    tokens, took_s = _tokens(clip, checkpoint, settings.spark, ref_s, wav2vec2)
+    tokens, took_s = _tokens(clip, checkpoint, settings.spark, ref_s, transcribed)
     files: dict[Path, bytes] = {}
     if args.inline:
         facts["global_tokens"] = list(tokens.global_tokens)
@@ -144,12 +145,12 @@ def _require_free(file: Path, voice_id: str, force: bool) -> None:
 
 
 def _tokens(
-    clip: Clip, checkpoint: Checkpoint, settings: SparkSettings, ref_s: float, wav2vec2: Path | None
+    clip: Clip, checkpoint: Checkpoint, settings: SparkSettings, ref_s: float, transcribed: bool
 ) -> tuple[Tokens, float]:
     """The tokens, and how long they took once the codec was loaded, seconds."""
     codec = load_bicodec(checkpoint.path, dtype="float32", device=settings.device)
     begun_s = time.perf_counter()
-    features = speech_features(clip.wave, wav2vec2) if wav2vec2 else None
+    features = clip_features(clip.wave, checkpoint, codec) if transcribed else None
     tokens = enrolled(clip.wave, codec, ref_s, features)
     return tokens, time.perf_counter() - begun_s
 

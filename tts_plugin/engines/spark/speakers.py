@@ -17,6 +17,7 @@ from tts_plugin.engine import Sampling
 from tts_plugin.engines.spark.bicodec import BiCodec
 from tts_plugin.engines.spark.checkpoint import Checkpoint
 from tts_plugin.engines.spark.clip import Clip, digest_of, examine_clip
+from tts_plugin.engines.spark.clip_features import clip_features
 from tts_plugin.engines.spark.enroll import bounds_of, enrolled
 from tts_plugin.engines.spark.lm.protocol import SemanticLM
 from tts_plugin.engines.spark.token_file import Origin, TokenFile, Tokens
@@ -150,10 +151,7 @@ class Speakers:
     # on a worker from here
 
     def _features(self, clip: Clip) -> torch.Tensor:
-        # transformers is large, and only a transcript needs it
-        from tts_plugin.engines.spark.speech_features import require_wav2vec2, speech_features
-
-        return speech_features(clip.wave, require_wav2vec2(self._checkpoint.path))
+        return clip_features(clip.wave, self._checkpoint, self._codec)
 
     def _speaker(self, voice: SparkVoice, tokens: Tokens) -> Speaker:
         if not self._bounds.admit(tokens, transcribed=bool(tokens.semantic_tokens)):

@@ -1,4 +1,4 @@
-"""What the semantic encoder reads: the features of speech that wav2vec2 finds in a clip.
+"""What the published semantic encoder hears: the features of speech that wav2vec2 finds in a clip.
 
 Only enrolling with a transcript needs them, so the network is loaded for one clip and let go.
 """
@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import Wav2Vec2Config, Wav2Vec2Model
 
-from tts_plugin.engines.spark.model_files import ModelFiles
 from tts_plugin.engines.spark.reference import Samples, volume_normalise
 from tts_plugin.errors import ConfigError
 from tts_plugin.strict_yaml import shown
@@ -28,17 +27,6 @@ _RENAMED = {
     ".weight_g": ".parametrizations.weight.original0",
     ".weight_v": ".parametrizations.weight.original1",
 }
-
-
-def require_wav2vec2(model_dir: Path) -> Path:
-    """The folder of wav2vec2 in the model directory, or ConfigError if it is not there."""
-    folder = ModelFiles(model_dir).wav2vec2
-    if not folder.is_dir():
-        raise ConfigError(
-            f"{shown(folder)} is not there, which a transcript needs: "
-            f"sparkvoice model fetch {shown(model_dir)} --transcripts; or leave the transcript out"
-        )
-    return folder
 
 
 def speech_features(wave: Samples, folder: Path) -> Tensor:

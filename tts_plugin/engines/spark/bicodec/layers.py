@@ -1,4 +1,4 @@
-"""The layers that the codec's networks are made of, inference only.
+"""The layers that the codec's networks are made of.
 
 A layer is built from the place of its tensors and called with a tensor. Convolutions take [B, C, T], the
 others [B, T, C]. `keep` is None, or ones and zeros [B, 1, T]: 0 marks frames beyond a row's own end. A
@@ -6,6 +6,8 @@ convolution zeroes them before it looks at its input, which is exactly what the 
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -150,13 +152,38 @@ class Snake:
 
     def __init__(self, weights: Weights, channels: int) -> None:
         self.alpha = weights.take("alpha", 1, channels, 1, init=constant(1.0))
-        self._inverse = (1 / (self.alpha.float() + 1e-9)).to(self.alpha.dtype)
+        self._inverse = (1 / (self.alpha.float() + _SNAKE_EPS)).to(self.alpha.dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and x.requires_grad:
+            learnt: Tensor = _LearntSnake.apply(x, self.alpha)  # type: ignore[no-untyped-call]
+            return learnt
         wave = torch.mul(x, self.alpha).sin_()
         return torch.addcmul(x, wave.square_(), self._inverse)
 
 
+class _LearntSnake(torch.autograd.Function):
+    """Snake in training, where it is a third of a step: few passes over memory, only its input is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor) -> Tensor:
+        ctx.save_for_backward(x, alpha)
+        return torch.addcmul(x, torch.mul(x, alpha).sin_().square_(), 1 / (alpha + _SNAKE_EPS))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        (gradient,) = gradients
+        x, alpha = ctx.saved_tensors
+        twice = torch.mul(x, 2 * alpha).sin_()  # d/dx sin(ax)^2 / a is sin(2ax)
+        for_x = torch.addcmul(gradient, gradient, twice)
+        # d/da is x sin(2ax) / a - sin(ax)^2 / a^2
+        rising = twice.mul_(x).mul_(gradient).sum((0, 2), keepdim=True)
+        falling = torch.mul(x, alpha).sin_().square_().mul_(gradient).sum((0, 2), keepdim=True)
+        inverse = 1 / (alpha + _SNAKE_EPS)
+        return for_x, inverse * rising - inverse.square() * falling
+
+
+_SNAKE_EPS = 1e-9
 _LAYER_NORM_EPS = 1e-6
 _BATCH_NORM_EPS = 1e-5
 

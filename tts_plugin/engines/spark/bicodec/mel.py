@@ -1,4 +1,7 @@
-"""The mel spectrogram that the speaker encoder hears; its tables are computed, not read from a checkpoint."""
+"""The mel spectrogram: what the speaker encoder hears, and in a small model the semantic encoder too.
+
+Its tables are computed, not read from a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ _HZ_A_MEL = 200.0 / 3
 _KNEE_HZ = 1000.0
 _KNEE_MEL = _KNEE_HZ / _HZ_A_MEL
 _STEP = np.log(6.4) / 27
+_FLOOR = 1e-4  # of a band, before its logarithm is taken
 
 
 class Mel:
@@ -37,6 +41,12 @@ class Mel:
             return_complex=True,
         )
         return self._bands.T @ spectrum.abs()
+
+    def features(self, wave: Tensor) -> Tensor:
+        """float32 [B, N] -> [B, N // hop, bands]: logarithmic, a frame a token; for a semantic encoder that
+        hears no wav2vec2."""
+        frames = torch.log(self(wave).clamp_min(_FLOOR))
+        return frames[..., : wave.shape[-1] // self._sizes.hop_length].transpose(1, 2)
 
 
 def mel_bands(sizes: MelSizes) -> NDArray[np.float64]:

@@ -148,13 +148,13 @@ class BiCodec:
     def encode_global(self, wave: Tensor) -> Tensor:
         """Float samples [B, N] at `rate`, used as they are, to the int64 global tokens [B, global_count]."""
         with torch.inference_mode():
-            if wave.dim() != 2 or not wave.is_floating_point():
-                raise BadRequest(f"a reference clip is float samples [B, N], not {_shown(wave)}")
-            if wave.shape[1] < self.shortest_reference:
-                raise BadRequest(
-                    f"a reference clip needs at least {self.shortest_reference} samples, not {wave.shape[1]}"
-                )
-            return self._speaker.encode(self._mel(self._finite(wave, "reference clip")))
+            return self._speaker.encode(self._mel(self._reference(wave)))
+
+    def mel_features(self, wave: Tensor) -> Tensor:
+        """Float samples [B, N] at `rate`, used as they are, to features [B, N // hop, bands], where it is mel
+        bands that `encode_semantic` takes. BadRequest for less than `shortest_reference`."""
+        with torch.inference_mode():
+            return self._mel.features(self._reference(wave))
 
     def encode_semantic(self, features: Tensor) -> Tensor:
         """Speech features [B, T, feature_width] to int64 codes [B, T]."""
@@ -226,6 +226,15 @@ class BiCodec:
     def _for_rows(self, steering: Tensor, count: int) -> Tensor:
         """With zeros for the rows that nobody reads, [count, D]."""
         return torch.nn.functional.pad(steering, (0, 0, 0, count - len(steering)))
+
+    def _reference(self, wave: Tensor) -> Tensor:
+        if wave.dim() != 2 or not wave.is_floating_point():
+            raise BadRequest(f"a reference clip is float samples [B, N], not {_shown(wave)}")
+        if wave.shape[1] < self.shortest_reference:
+            raise BadRequest(
+                f"a reference clip needs at least {self.shortest_reference} samples, not {wave.shape[1]}"
+            )
+        return self._finite(wave, "reference clip")
 
     def _finite(self, values: Tensor, what: str) -> Tensor:
         if not values.isfinite().all():
