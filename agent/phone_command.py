@@ -124,6 +124,12 @@ def ways_in(
     ]
     if not lines and phone.public_url is not None:
         lines.append(f"Sparkvoice: no carrier can call: set {_secrets_of(served)}")
+    if lines and phone.public_url is not None and phone.public_url.startswith("http:"):
+        lines.append(
+            "Sparkvoice: carriers call https addresses only: put https in front, and in phone.public_url"
+        )
+    if phone.desk is not None and phone.desk.hand_over.to is None:
+        lines.append("Sparkvoice: nobody is handed over to: set phone.desk.hand_over.to to a number")
     if asterisk_port is not None:
         lines.append(f"Sparkvoice: Asterisk connects to {host}:{asterisk_port} (docs/asterisk.md)")
     return [*lines, f"Sparkvoice: listening at {here}, at most {phone.max_calls} calls (Ctrl-C ends)"]

@@ -166,3 +166,11 @@ def test_only_doors_that_open_are_printed() -> None:
     assert hint.startswith("Sparkvoice: no carrier can call: set SPARKVOICE_TWILIO_AUTH_TOKEN or ")
     everyone = ways_in(phone, 8090, 9092, carriers(phone), PhoneDoors(unsigned=True))
     assert [line.split()[1] for line in everyone] == ["Twilio", "Telnyx", "Plivo", "Asterisk", "listening"]
+
+
+def test_what_cannot_work_is_said_at_the_start() -> None:
+    told = {"public_url": "http://phone.example.org", "desk": {}}
+    phone = load_settings(environ={"SPARKVOICE_TWILIO_AUTH_TOKEN": "x"}, phone=told).phone
+    lines = ways_in(phone, 8090, None, carriers(phone), PhoneDoors(phone.public_url))
+    assert any("https addresses only" in line for line in lines)
+    assert any("phone.desk.hand_over.to" in line for line in lines)

@@ -293,6 +293,12 @@ def prepare_for_vllm(device: str, environ: MutableMapping[str, str] | None = Non
         env.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, sorted(os.sched_getaffinity(0)))))
 
 
+def prepare_for_onnxruntime(environ: MutableMapping[str, str] | None = None) -> None:
+    """Keep onnxruntime (1.32) from reporting each process to its makers; call it before it is imported. What
+    the user has set stays."""
+    (os.environ if environ is None else environ).setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+
 def bundled(folder: Literal["voices", "configs"]) -> Traversable:
     """The folder as shipped: inside the package when built into a wheel, beside it in a source tree."""
     package = files("tts_plugin")

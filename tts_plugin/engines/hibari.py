@@ -15,14 +15,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from hibari import Hibari
 
 from tts_plugin.audio import AudioFrame, Pcm, Wave, limited, to_int16
-from tts_plugin.config import EngineSettings
+from tts_plugin.config import EngineSettings, prepare_for_onnxruntime
 from tts_plugin.crew import Crew
 from tts_plugin.engine import Engine, Segment, Turn
 from tts_plugin.errors import NotInstalled
 from tts_plugin.playing import Playing
+
+prepare_for_onnxruntime()
+from hibari import Hibari  # noqa: E402  # it imports onnxruntime
 
 # the release that was measured; another one may read or sound differently
 PINNED_VERSION = "0.2.1"
