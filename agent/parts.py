@@ -39,8 +39,8 @@ class Parts:
 
     async def make_tts(self, voice: str | None) -> TTS:
         """A TTS for one call; None takes the engine's default voice."""
-        where = await self.engine()
-        return TTS(voice=voice, url=where.url, token=where.token)
+        await self.engine()  # a call that could not be spoken in is not begun
+        return TTS(voice=voice, locate=self.engine)  # the child may die and move while the call lasts
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ from tts_plugin.adapters.source import Options, Speech, open_source
 from tts_plugin.audio import bytes_of, silence
 from tts_plugin.engine import Engine
 from tts_plugin.limits import LEAD_S, RATES, Latency
+from tts_plugin.remote import Locate
 from tts_plugin.voices import VoiceRegistry
 
 logger = logging.getLogger("livekit.plugins.sparkvoice")
@@ -50,7 +51,8 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
     SPARKVOICE_URL and SPARKVOICE_TOKEN; without these a server that is started as a child of this process and
     shared by all its TTS objects. engine: speak in this process instead, for scripts and tests; it stays
     yours to close, and voices= may say which voices there are. rate: Hz, for good. seed: makes a turn
-    repeatable. speed: 0.5 to 2.0, which engines follow roughly, None = the voice's own.
+    repeatable. speed: 0.5 to 2.0, which engines follow roughly, None = the voice's own. locate: instead of
+    url and token, says where the server is whenever it is connected to, for one that may move.
 
     `cancelled_streams` counts turns that were cut off; LiveKit emits no metrics for those.
     Raises ConfigError or BadRequest for arguments that cannot work, NotInstalled if a child could not.
@@ -68,6 +70,7 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         speed: float | None = None,
         latency: Latency = "balanced",
         voices: VoiceRegistry | None = None,
+        locate: Locate | None = None,
     ) -> None:
         if not RATES[0] <= rate <= RATES[1]:
             raise errors.BadRequest(f"rate {rate} Hz is not between {RATES[0]} and {RATES[1]}")
@@ -78,7 +81,9 @@ class TTS(tts.TTS[Literal["metrics_collected", "error"]]):
         )
         self.cancelled_streams = 0
         self._options = Options(voice, seed, speed, latency)
-        self._source = open_source(rate=rate, url=url, token=token, engine=engine, voices=voices)
+        self._source = open_source(
+            rate=rate, url=url, token=token, engine=engine, voices=voices, locate=locate
+        )
         self._streams: weakref.WeakSet[SynthesizeStream | ChunkedStream] = weakref.WeakSet()
         self._warming: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()

@@ -12,7 +12,7 @@ from tts_plugin.engine import ENGINES, Engine, Turn
 from tts_plugin.errors import BadRequest, ConfigError
 from tts_plugin.limits import LATENCIES, MAX_SEED, SPEEDS, Latency
 from tts_plugin.link import Address
-from tts_plugin.remote import Remote, RemoteUtterance, Request
+from tts_plugin.remote import Locate, Remote, RemoteUtterance, Request
 from tts_plugin.server.local import LocalServer, require_installed
 from tts_plugin.spoken import SpokenText
 from tts_plugin.timing import Timeline
@@ -144,11 +144,17 @@ def open_source(
     token: str | None = None,
     engine: Engine | None = None,
     voices: VoiceRegistry | None = None,
+    locate: Locate | None = None,
 ) -> Source:
     """The engine object if one is given, else the server at `url` or SPARKVOICE_URL, else our own child.
 
-    voices: of the engine object (None = those of the settings). Connects to nothing yet.
+    locate: asked for the server's address at every connection, instead of all that. voices: of the engine
+    object (None = those of the settings). Connects to nothing yet.
     """
+    if locate is not None:
+        if url is not None or token is not None or engine is not None or voices is not None:
+            raise ConfigError("locate= says where the server is: give no url=, token=, engine= or voices=")
+        return ServerSource(Remote(locate), rate)
     if engine is not None:
         if url is not None or token is not None:
             raise ConfigError("engine= speaks in this process: give either engine= or url= and token=")
@@ -168,7 +174,7 @@ def open_source(
         address = Address(where, token or settings.server.token)
     _ = address.stream_url  # raises ConfigError now rather than at the first turn
 
-    async def locate() -> Address:
+    async def there() -> Address:
         return address
 
-    return ServerSource(Remote(locate), rate)
+    return ServerSource(Remote(there), rate)

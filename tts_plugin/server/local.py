@@ -129,10 +129,11 @@ class LocalServer:
                 address = self._wait_ready(child)
             except TTSError as failed:
                 deaths += 1
-                if not self._keep_port:
-                    self._port = 0  # somebody else may have taken it
+                elsewhere = self._port != 0 and not self._keep_port
+                if elsewhere:
+                    self._port = 0  # somebody else may have taken it, which a child calls a ConfigError
                 _end(child)
-                if deaths >= _QUICK_DEATHS or not failed.retryable:
+                if deaths >= _QUICK_DEATHS or not (failed.retryable or elsewhere):
                     log.error("the engine server does not come up: %s", failed)
                     self._give_up(failed)
                     return
