@@ -300,11 +300,16 @@ async def test_two_jobs_share_one_engine_server_which_when_killed_is_back_at_its
                         await asyncio.sleep(0.1)
                 assert port_of(again) == url
 
-                for room in rooms:
+                async def asks(room: StubRoom, start: int) -> str:
                     room.speak(question)
-                for room, start in zip(rooms, greeted, strict=True):
-                    await said_after(lambda room=room: ear(room), start)  # type: ignore[misc]
-                    assert "from 9 to 6" in await words(judge, ear(room)[start:])
+                    await said_after(lambda: ear(room), start)
+                    return await words(judge, ear(room)[start:])
+
+                answers = await asyncio.gather(*map(asks, rooms, greeted))
+                for room, answer in zip(rooms, answers, strict=True):
+                    # a busy machine can cut a caller's sentence in two: who is not understood asks again
+                    again_said = answer if "from 9 to 6" in answer else await asks(room, len(ear(room)))
+                    assert "from 9 to 6" in again_said
                 for room in rooms:
                     await room.leave()
                     async with asyncio.timeout(30):
