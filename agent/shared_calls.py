@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from agent.calls import Calls
+from agent.unix_door import unix_door
 
 TRANSPORT = "livekit"
 _SPOKE, _BARGED_IN = b"s", b"b"
@@ -31,35 +31,17 @@ class CallMeter(Protocol):
 @asynccontextmanager
 async def counted(calls: Calls) -> AsyncIterator[Path]:
     """Count in `calls` what is told at the socket whose path is yielded. Only this user can open it."""
-    with TemporaryDirectory(prefix="sparkvoice-") as folder:
-        path = Path(folder) / "calls"
-        clients: set[asyncio.Task[None]] = set()
 
-        async def attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            clients.add(task)
-            try:
-                with calls.measured(TRANSPORT) as meter:
-                    while event := await reader.read(1):
-                        if event == _SPOKE:
-                            meter.spoke()
-                        elif event == _BARGED_IN:
-                            meter.barged_in()
-            except ConnectionError:
-                pass
-            finally:
-                clients.discard(task)
-                writer.close()
+    async def attend(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError), calls.measured(TRANSPORT) as meter:
+            while event := await reader.read(1):
+                if event == _SPOKE:
+                    meter.spoke()
+                elif event == _BARGED_IN:
+                    meter.barged_in()
 
-        server = await asyncio.start_unix_server(attend, path)
-        try:
-            yield path
-        finally:
-            server.close()
-            for task in list(clients):
-                task.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
+    async with unix_door("calls", attend) as path:
+        yield path
 
 
 @asynccontextmanager

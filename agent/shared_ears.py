@@ -13,11 +13,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from agent.recogniser import HEADER, LONGEST_S, RATE, Recognition
 from agent.recogniser_process import RecogniserError, RecogniserProcess
+from agent.unix_door import unix_door
 from tts_plugin.audio import Pcm, bytes_of, samples_of
 
 LONGEST_BYTES = round(LONGEST_S * RATE) * 2
@@ -30,29 +31,11 @@ log = logging.getLogger(__name__)
 async def served(recogniser: RecogniserProcess) -> AsyncIterator[Path]:
     """Let others use `recogniser`, first come, first served; yields the socket's path. Only this user can
     open it. Leaving the block ends the process too."""
-    with TemporaryDirectory(prefix="sparkvoice-") as folder:
-        path = Path(folder) / "ears"
-        clients: set[asyncio.Task[None]] = set()
-
-        async def attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            clients.add(task)
-            try:
-                await _attend(recogniser, reader, writer)
-            finally:
-                clients.discard(task)
-                writer.close()
-
-        server = await asyncio.start_unix_server(attend, path)
-        try:
+    try:
+        async with unix_door("ears", partial(_attend, recogniser)) as path:
             yield path
-        finally:
-            server.close()
-            for task in list(clients):
-                task.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
-            await recogniser.aclose()
+    finally:
+        await recogniser.aclose()
 
 
 async def _attend(

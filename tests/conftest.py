@@ -26,6 +26,6 @@ def ctrl_c() -> Iterator[None]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Signals are raised before a language model has computed in this process: afterwards one that reached
-    the main thread ended it with a segmentation fault while it was delivered (4 of 6 runs with
+    the main thread ended it with a segmentation fault while it was delivered (5 of 6 runs with
     conformance/test_lm.py on a virtual machine with AMX; the cause is not found)."""
     items.sort(key=lambda item: item.path.name != "test_interrupt.py")

@@ -8,19 +8,17 @@ speaker's tokens must carry it.
 
 from __future__ import annotations
 
-import math
-import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.budget import Budget
 from training.deck import NOBODY, Batch, Deck
 from training.features import Features
 from training.losses import Bands
 from training.nets import CODES, Learnt, Nets
+from training.pace import Pace
 from training.progress import Progress
 from training.shards import Part, Shards, Told
 from training.sizes import CODEC
@@ -34,7 +32,6 @@ LEARNT = ("encoder.", "quantizer.", "speaker_encoder.", "prenet.")
 _FREE = 200  # steps before directions are rounded: they must first differ, or all become one code
 _GATHERED = 12  # of these steps, whose directions the first codes are the middles of
 _DEAD = 0.02  # a code used less than this many times a step, on the average, is moved
-_SAVE_S = 120.0
 
 
 class HearingTraining:
@@ -62,27 +59,25 @@ class HearingTraining:
         self._used = torch.ones(CODEC.quantizer.codebook_size, device=device)
         self._aims: list[Tensor] = []
         self._progress = Progress(folder / "hearing.csv")
-        self.step = 0
-        self.spent_s = 0.0
+        self._pace = Pace(self._learner, RATE_OF_LEARNING, warm=100)
         if self._path.is_file():
             self._resume()
+
+    @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self._pace.step
+
+    @property
+    def spent_s(self) -> float:
+        """Computed so far."""
+        return self._pace.spent_s
 
     def run(self, minutes: float, *, decay: bool) -> None:
         """Train until so many minutes were computed in all. decay: let the learning rate fall to nothing by
         then, else it stays."""
-        budget = Budget(minutes, cores=self._shards.count, spent_s=self.spent_s)
-        saved_s = time.monotonic()
-        while (done := budget.done) < 1:
-            pace = 0.5 * (1 + math.cos(math.pi * done)) if decay else 1.0
-            for group in self._learner.param_groups:
-                group["lr"] = RATE_OF_LEARNING * min(1, (self.step + 1) / 100) * (0.03 + 0.97 * pace)
+        for _ in self._pace.steps(minutes, cores=self._shards.count, decay=decay, save=self.save):
             self._progress.note(self.step, self._one_step())
-            self.step += 1
-            self.spent_s = budget.spent_s
-            if time.monotonic() - saved_s > _SAVE_S:
-                self.save()
-                saved_s = time.monotonic()
-        self.save()
 
     def save(self) -> None:
         part = self._path.with_suffix(".part")
@@ -105,7 +100,7 @@ class HearingTraining:
         self._bands.load_state_dict(state["bands"])
         self._learner.load_state_dict(state["learner"])
         self._used.copy_(state["used"])
-        self.step, self.spent_s = int(state["step"]), float(state["spent_s"])
+        self._pace.step, self._pace.spent_s = int(state["step"]), float(state["spent_s"])
 
     def _one_step(self) -> Told:
         batch = self._deck.batch(BATCH).to(self._device)

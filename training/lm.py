@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from training.budget import Budget
 from training.codes import Heard
+from training.pace import Pace
 from training.progress import Progress
 from training.sizes import CODEC, LM
 from tts_plugin.engines.spark.prompt import Prompts
@@ -30,7 +28,6 @@ _OTHER_SPEAKER = 0.5  # how often the prompt's speaker is taken from another utt
 _PAIRS = 0.2  # how often two utterances are one, as when a turn goes on after its first sentence
 _CHECK_EVERY = 200  # steps
 _ALL_LENGTHS = 1200  # steps until all utterances are drawn
-_SAVE_S = 120.0
 _IGNORED = -100
 
 Row = tuple[list[int], list[int]]
@@ -85,35 +82,33 @@ class LmTraining:
         groups = [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}]
         self._learner = torch.optim.AdamW(groups, RATE_OF_LEARNING, (0.9, 0.98))
         self._progress = Progress(folder / "lm.csv")
-        self.step = 0
-        self.spent_s = 0.0
+        self._pace = Pace(self._learner, RATE_OF_LEARNING, warm=150)
         if self._path.is_file():
             state = torch.load(self._path, map_location=device, weights_only=True)
             self.model.load_state_dict(state["model"])
             self._learner.load_state_dict(state["learner"])
-            self.step, self.spent_s = int(state["step"]), float(state["spent_s"])
+            self._pace.step, self._pace.spent_s = int(state["step"]), float(state["spent_s"])
+
+    @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self._pace.step
+
+    @property
+    def spent_s(self) -> float:
+        """Computed so far."""
+        return self._pace.spent_s
 
     def run(self, minutes: float, *, cores: int, decay: bool) -> None:
         """Train until so many minutes were computed in all, on so many cores. Short utterances come first, on
         which the alignment of text and sound is learnt soonest. decay: let the learning rate fall to nothing
         by the end."""
-        budget = Budget(minutes, cores=cores, spent_s=self.spent_s)
-        saved_s = time.monotonic()
-        while (done := budget.done) < 1:
-            pace = 0.5 * (1 + math.cos(math.pi * done)) if decay else 1.0
-            for group in self._learner.param_groups:
-                group["lr"] = RATE_OF_LEARNING * min(1, (self.step + 1) / 150) * (0.03 + 0.97 * pace)
+        for _ in self._pace.steps(minutes, cores=cores, decay=decay, save=self.save):
             share = min(1.0, 0.2 + self.step / _ALL_LENGTHS)
             told = {"loss": self._one_step(int(len(self._pool) * share))}
             if (self.step + 1) % _CHECK_EVERY == 0:
                 told |= self._checked()
             self._progress.note(self.step, told)
-            self.step += 1
-            self.spent_s = budget.spent_s
-            if time.monotonic() - saved_s > _SAVE_S:
-                self.save()
-                saved_s = time.monotonic()
-        self.save()
 
     def save(self) -> None:
         part = self._path.with_suffix(".part")

@@ -6,8 +6,6 @@ language model can be trained at the same time.
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.budget import Budget
 from training.codes import Heard
 from training.deck import Pool
 from training.hearing import EDGE
 from training.losses import Bands, Jury, Spectra
 from training.nets import Learnt, Nets
+from training.pace import Pace
 from training.progress import Progress
 from training.shards import Part, Shards, Told
 from training.sizes import CODEC
@@ -33,7 +31,6 @@ RATE_OF_LEARNING = 1e-3
 LEARNT = ("prenet.", "decoder.", "speaker_encoder.project.", "quantizer.out_project.")
 _OWN_SHARE = 0.3  # how often the speaker's tokens are the utterance's own; else of another one of the speaker
 _EXACT_FROM = 0.8  # of the run; samples of bfloat16 have the noise of 8 bits
-_SAVE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +104,26 @@ class WaveTraining:
         self._learner = torch.optim.AdamW(self._learnt, RATE_OF_LEARNING, (0.8, 0.99), fused=True)
         self._juror = torch.optim.AdamW(self._jurors, RATE_OF_LEARNING / 2, (0.8, 0.99), fused=True)
         self._progress = Progress(folder / "wave.csv")
-        self.step = 0
-        self.spent_s = 0.0
+        self._pace = Pace(self._learner, RATE_OF_LEARNING, warm=100)
         if self._path.is_file():
             self._resume()
+
+    @property
+    def step(self) -> int:
+        """Steps made so far."""
+        return self._pace.step
+
+    @property
+    def spent_s(self) -> float:
+        """Computed so far."""
+        return self._pace.spent_s
 
     def run(self, minutes: float, *, adversarial_from: float, decay: bool) -> None:
         """Train until so many minutes were computed in all; the discriminators join in after that share of
         them. decay: let the learning rate fall to nothing by the end, else it stays."""
-        budget = Budget(minutes, cores=self._shards.count, spent_s=self.spent_s)
-        saved_s = time.monotonic()
-        while (done := budget.done) < 1:
-            pace = 0.5 * (1 + math.cos(math.pi * done)) if decay else 1.0
-            for group in self._learner.param_groups:
-                group["lr"] = RATE_OF_LEARNING * min(1, (self.step + 1) / 100) * (0.03 + 0.97 * pace)
+        for done in self._pace.steps(minutes, cores=self._shards.count, decay=decay, save=self.save):
             told = self._one_step(adversarial=done >= adversarial_from, exact=done >= _EXACT_FROM)
             self._progress.note(self.step, told)
-            self.step += 1
-            self.spent_s = budget.spent_s
-            if time.monotonic() - saved_s > _SAVE_S:
-                self.save()
-                saved_s = time.monotonic()
-        self.save()
 
     def save(self) -> None:
         part = self._path.with_suffix(".part")
@@ -156,7 +151,7 @@ class WaveTraining:
         self._jury.load_state_dict(state["jury"])
         self._learner.load_state_dict(state["learner"])
         self._juror.load_state_dict(state["juror"])
-        self.step, self.spent_s = int(state["step"]), float(state["spent_s"])
+        self._pace.step, self._pace.spent_s = int(state["step"]), float(state["spent_s"])
 
     def _one_step(self, *, adversarial: bool, exact: bool) -> Told:
         batch = self._deck.batch(BATCH, self._device)

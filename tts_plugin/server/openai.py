@@ -10,7 +10,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -139,8 +139,8 @@ class OpenAI:
         most = self._max_text_chars * _BYTES_PER_CHAR + _OTHER_BYTES
         body, size = bytearray(), 0
         try:
-            async with asyncio.timeout(self._limits.body_s):
-                async for chunk in request.stream():
+            async with asyncio.timeout(self._limits.body_s), aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
                     size += len(chunk)
                     if size <= most:
                         body += chunk
